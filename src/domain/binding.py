@@ -52,10 +52,17 @@ class Bindings:
 
         A turn that would land on the workspace takes the model of `criativo` instead, if that one serves.
         """
-        order = list(BindingScope)
-        for bound in sorted(self.by_scope, key=lambda bound: order.index(bound.scope)):
+        for bound in self._most_specific_first():
             if bound.serves(with_tools=with_tools):
                 if bound.scope is BindingScope.WORKSPACE and self.creative is not None:
                     return self.creative if self.creative.serves(with_tools=with_tools) else bound
                 return bound
         return None
+
+    def most_specific_gone(self) -> BoundModel | None:
+        """The first bound model that is no longer available, for saying why none serves."""
+        return next((bound for bound in self._most_specific_first() if not bound.is_available), None)
+
+    def _most_specific_first(self) -> list[BoundModel]:
+        order = list(BindingScope)
+        return sorted(self.by_scope, key=lambda bound: order.index(bound.scope))

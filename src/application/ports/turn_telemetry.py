@@ -1,0 +1,26 @@
+"""What operators are told of turns."""
+
+from typing import Protocol
+from uuid import UUID
+
+from domain.failure import FailureCode
+
+
+class TurnTelemetry(Protocol):
+    """Counts and logs. Nothing it is given holds a message's content or a key."""
+
+    def turn_ended(self, turn_id: UUID, *, failure: FailureCode | None, duration_s: float) -> None:
+        """A turn has its answer."""
+        ...
+
+    def turn_left(self, turn_id: UUID, *, duration_s: float) -> None:
+        """The engine went away before the answer."""
+        ...
+
+    def credential_unreadable(self, turn_id: UUID, *, workspace_id: UUID) -> None:
+        """The owner's key could not be opened: a master key is missing, or the row is damaged."""
+        ...
+
+    def internal_failure(self, turn_id: UUID, error: BaseException) -> None:
+        """A fault of ours; the error's type and place may be told, its text may not."""
+        ...

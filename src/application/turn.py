@@ -1,0 +1,262 @@
+"""THE turn: the only place that knows the order of its steps (contract, section 3)."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from application.ports.clock import Clock, Ids
+from application.ports.credential_vault import CannotOpenCredential, CredentialVault
+from application.ports.llm_provider import ChatCall, ChatOutcome, ChatStream, LLMProvider
+from application.ports.turn_context import TurnContext, TurnContexts
+from application.ports.turn_telemetry import TurnTelemetry
+from application.record_usage import ChatSpend, RecordUsage
+from domain.binding import BoundModel
+from domain.budget import refusing_budget
+from domain.failure import FailureCode, TurnFailure
+from domain.provider import Provider
+from domain.secret import Secret
+from domain.step import CalledTool, Message, Tool
+from domain.usage import TokenUsage
+
+
+class UnknownSession(Exception):  # noqa: N818 - it names what happened
+    """There is no such session in that project."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnRequest:
+    """What an engine asks for."""
+
+    session_id: UUID
+    project_id: UUID
+    agent: str | None
+    messages: Sequence[Message] = field(repr=False)
+    tools: Sequence[Tool] = field(repr=False)
+    wants_whole_catalogue: bool
+    ceiling_s: float
+    """The longest the whole turn may take."""
+    traceparent: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """A piece of the answer's text, never empty."""
+
+    text: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnFinished:
+    """The answer, always the last event. `text` is the concatenation of the deltas."""
+
+    turn_id: UUID
+    text: str = field(default="", repr=False)
+    tool_calls: Sequence[CalledTool] = field(default=(), repr=False)
+    is_truncated: bool = False
+    failure: TurnFailure | None = None
+    model: str | None = None
+    usage: TokenUsage | None = None
+    """The chat's row; None when nothing was charged."""
+
+
+TurnEvent = TextDelta | TurnFinished
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """All that was decided before anything is sent."""
+
+    bound: BoundModel
+    provider: LLMProvider
+    api_key: Secret | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnPipeline:
+    """Admits turns. What it is made of is shared by both presentations."""
+
+    contexts: TurnContexts
+    providers: Mapping[Provider, LLMProvider]
+    vault: CredentialVault
+    record_usage: RecordUsage
+    clock: Clock
+    ids: Ids
+    telemetry: TurnTelemetry
+    _settlements: set[asyncio.Task[TokenUsage | None]] = field(default_factory=set, repr=False)
+
+    async def admit(self, request: TurnRequest) -> "Turn":
+        """The turn, with nothing sent yet: the last chance for a status.
+
+        Raises UnknownSession or ContextUnavailable.
+        """
+        started_s = self.clock.monotonic()
+        context = await self.contexts.read(request.session_id, request.project_id, request.agent)
+        if context is None:
+            raise UnknownSession
+        return Turn(self, request, context, turn_id=self.ids.new(), started_s=started_s)
+
+    async def settled(self) -> None:
+        """Wait until every settlement that turns have left behind has ended; each is bounded by its recorder."""
+        while self._settlements:
+            await asyncio.wait(self._settlements)
+
+    def settle(self, spend: ChatSpend) -> asyncio.Task[TokenUsage | None]:
+        """Start a settlement that outlives the turn's own task: leaving does not undo it."""
+        task = asyncio.create_task(self.record_usage.chat(spend))
+        self._settlements.add(task)
+        task.add_done_callback(lambda done: self._settlement_ended(spend.turn_id, done))
+        return task
+
+    def _settlement_ended(self, turn_id: UUID, task: asyncio.Task[TokenUsage | None]) -> None:
+        self._settlements.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self.telemetry.internal_failure(turn_id, error)
+
+
+class Turn:
+    """One admitted turn: iterate over `events()` once."""
+
+    def __init__(
+        self,
+        pipeline: TurnPipeline,
+        request: TurnRequest,
+        context: TurnContext,
+        *,
+        turn_id: UUID,
+        started_s: float,
+    ) -> None:
+        self.id = turn_id
+        self._pipeline = pipeline
+        self._request = request
+        self._context = context
+        self._started_s = started_s
+        self._bound = context.bindings.resolve(with_tools=bool(request.tools))
+        self._chat: ChatStream | None = None
+        self._interrupted: FailureCode | None = None
+
+    def interrupt(self, code: FailureCode) -> None:
+        """End the turn early, with an answer that says so. What was spent is recorded as always."""
+        self._interrupted = code
+        if self._chat is not None:
+            self._chat.interrupt(code)
+
+    async def events(self) -> AsyncGenerator[TurnEvent, None]:
+        """Deltas as they arrive, then the answer; a failure is an answer too.
+
+        Cancelled or closed early, it closes the upstream call at once and leaves the settlement running.
+        """
+        telemetry = self._pipeline.telemetry
+        answer: TurnFinished | None = None
+        pieces: list[str] = []
+        try:
+            async with aclosing(self._steps()) as steps:
+                async for event in steps:
+                    if isinstance(event, TurnFinished):
+                        answer = event
+                    else:
+                        pieces.append(event.text)
+                    yield event
+        except Exception as error:  # noqa: BLE001 - once the head is out, a fault of ours is an answer, never a cut
+            telemetry.internal_failure(self.id, error)
+            bound = self._bound
+            answer = TurnFinished(
+                turn_id=self.id,
+                text="".join(pieces),
+                failure=TurnFailure(FailureCode.INTERNAL),
+                model=bound.name if bound else None,
+            )
+            yield answer
+        finally:
+            duration_s = self._pipeline.clock.monotonic() - self._started_s
+            if answer is None:
+                telemetry.turn_left(self.id, duration_s=duration_s)
+            else:
+                failure = answer.failure.code if answer.failure else None
+                telemetry.turn_ended(self.id, failure=failure, duration_s=duration_s)
+
+    async def _steps(self) -> AsyncGenerator[TurnEvent, None]:
+        plan = self._plan()
+        if isinstance(plan, TurnFailure):
+            yield TurnFinished(turn_id=self.id, failure=plan, model=self._bound.name if self._bound else None)
+            return
+
+        # The tool router narrows the menu here, between gate and chat; the gate is not consulted again.
+        menu = self._request.tools
+
+        chat = plan.provider.chat(
+            ChatCall(
+                provider=plan.bound.provider,
+                model=plan.bound.name,
+                messages=self._request.messages,
+                tools=menu,
+                api_key=plan.api_key,
+                routing_preference=plan.bound.routing_preference,
+                deadline_s=self._started_s + self._request.ceiling_s,
+                traceparent=self._request.traceparent,
+            )
+        )
+        self._chat = chat
+        if self._interrupted is not None:
+            chat.interrupt(self._interrupted)
+        try:
+            async with aclosing(chat):
+                async for text in chat:
+                    yield TextDelta(text)
+            outcome = chat.outcome()
+        finally:
+            # Also when the engine went away: what was spent is spent.
+            settlement = self._pipeline.settle(self._spend(plan.bound, chat.outcome()))
+        usage = await asyncio.shield(settlement)
+        yield TurnFinished(
+            turn_id=self.id,
+            text=outcome.text,
+            tool_calls=outcome.tool_calls,
+            is_truncated=outcome.is_truncated,
+            failure=outcome.failure,
+            model=plan.bound.name,
+            usage=usage,
+        )
+
+    def _plan(self) -> _Plan | TurnFailure:
+        """Binding, gate and credential, in the contract's order; the first that refuses is the failure."""
+        bound = self._bound
+        if bound is None:
+            gone = self._context.bindings.most_specific_gone()
+            if gone is None:
+                return TurnFailure(FailureCode.NO_MODEL)
+            return TurnFailure(FailureCode.MODEL_GONE, binding=gone.scope)
+        spent = refusing_budget(self._context.budgets)
+        if spent is not None:
+            return TurnFailure(FailureCode.BUDGET_EXHAUSTED, budget=spent.scope)
+        provider = self._pipeline.providers.get(bound.provider)
+        if provider is None:
+            return TurnFailure(FailureCode.NO_PROVIDER, provider=bound.provider, binding=bound.scope)
+        if not bound.provider.needs_credential:
+            return _Plan(bound, provider, api_key=None)
+        sealed = self._context.sealed_keys.get(bound.provider)
+        if sealed is None:
+            return TurnFailure(FailureCode.NO_CREDENTIAL, provider=bound.provider)
+        try:
+            return _Plan(bound, provider, self._pipeline.vault.open(sealed))
+        except CannotOpenCredential:
+            self._pipeline.telemetry.credential_unreadable(self.id, workspace_id=self._context.workspace_id)
+            return TurnFailure(FailureCode.NO_CREDENTIAL, provider=bound.provider)
+
+    def _spend(self, bound: BoundModel, outcome: ChatOutcome) -> ChatSpend:
+        clock, request = self._pipeline.clock, self._request
+        return ChatSpend(
+            turn_id=self.id,
+            session_id=request.session_id,
+            project_id=request.project_id,
+            agent=request.agent,
+            bound=bound,
+            messages=request.messages,
+            tools=request.tools,
+            outcome=outcome,
+            ended_at=clock.now(),
+            latency_ms=round((clock.monotonic() - self._started_s) * 1000),
+            traceparent=request.traceparent,
+        )

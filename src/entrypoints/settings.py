@@ -1,0 +1,201 @@
+"""The one reader of the environment."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+import platformdirs
+
+from domain.provider import Provider
+from domain.secret import Secret
+
+SERVICE_TOKEN: Final = "BRABO_SERVICE_TOKEN"
+JWT_SECRET: Final = "AUTH_JWT_SECRET"
+MASTER_KEY: Final = "CREDENTIALS_MASTER_KEY"
+SECRET_NAMES: Final = (SERVICE_TOKEN, JWT_SECRET, MASTER_KEY)
+EXAMPLE_VALUES: Final = frozenset(
+    {"dev-service-token-change-me", "dev-auth-jwt-secret-change-me", "dev-master-key-change-me"}
+)
+"""Values printed in public examples: as good as no secret."""
+
+_BASE_URL_NAMES: Final = {
+    Provider.OPENROUTER: "OPENROUTER_API_BASE",
+    Provider.OPENAI: "OPENAI_BASE_URL",
+    Provider.NVIDIA_NIM: "NVIDIA_NIM_BASE_URL",
+    Provider.TOGETHER: "TOGETHER_BASE_URL",
+    Provider.DEEPINFRA: "DEEPINFRA_BASE_URL",
+    Provider.BITDEER: "BITDEER_BASE_URL",
+    Provider.VULTR: "VULTR_BASE_URL",
+    Provider.OLLAMA: "OLLAMA_HOST",
+}
+
+
+class SettingsError(Exception):
+    """A variable is missing or wrong. The text names it and says what to do, and never holds a secret's value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything the environment decides. Secrets hide themselves in reprs."""
+
+    is_production: bool
+    data_dir: Path
+    """Where the embedded database and the generated secrets live."""
+    database_url: Secret | None
+    """None: the embedded PostgreSQL."""
+    service_token: Secret | None
+    service_token_previous: Secret | None
+    jwt_secret: Secret | None
+    master_key: Secret | None
+    master_key_previous: Secret | None
+    host: str
+    port: int
+    public_url: str
+    provider_bases: Mapping[Provider, str]
+    """Only those that the environment names; the adapter knows the usual ones."""
+    request_timeout_s: float
+    """The longest time without a frame of the provider."""
+    turn_ceiling_s: float
+    stream_ceiling_s: float
+    drain_grace_s: float
+    drain_s: float
+    metrics_address: tuple[str, int] | None
+
+    def require_secrets(self) -> None:
+        """Raise SettingsError unless a server may start with these secrets on this address."""
+        given = {SERVICE_TOKEN: self.service_token, JWT_SECRET: self.jwt_secret, MASTER_KEY: self.master_key}
+        for name, secret in given.items():
+            if secret is None:
+                where = "set it" if self.is_production else "set it, or let `brabo init` make one"
+                raise SettingsError(f"{name} is missing: {where}.")
+            if secret.reveal() in EXAMPLE_VALUES and (self.is_production or not is_loopback(self.host)):
+                raise SettingsError(
+                    f"{name} holds a value from public examples, which is allowed on a loopback address only: "
+                    "set a random one, for example from `openssl rand -hex 32`."
+                )
+            if self.is_production and len(secret.reveal()) < 16:
+                raise SettingsError(f"{name} is shorter than 16 characters: set a longer random one.")
+
+
+def read_settings(environ: Mapping[str, str]) -> Settings:
+    """The settings of this environment. Raises SettingsError, naming the variable.
+
+    Outside production, secrets that are not set are those that `brabo init` keeps in the data directory.
+    """
+    is_production = "production" in (environ.get("BRABO_ENV"), environ.get("NODE_ENV"))
+    data_dir = Path(environ.get("BRABO_DATA_DIR") or platformdirs.user_data_path("brabo"))
+    kept = {} if is_production else read_kept_secrets(data_dir)
+    host = environ.get("BRABO_HOST") or "127.0.0.1"
+    port = _integer(environ, "BRABO_PORT", 3000, low=0, high=65535)
+
+    def secret(name: str) -> Secret | None:
+        text = environ.get(name) or kept.get(name)
+        return Secret(text) if text else None
+
+    return Settings(
+        is_production=is_production,
+        data_dir=data_dir,
+        database_url=secret("DATABASE_URL"),
+        service_token=secret(SERVICE_TOKEN),
+        service_token_previous=secret(f"{SERVICE_TOKEN}_PREVIOUS"),
+        jwt_secret=secret(JWT_SECRET),
+        master_key=secret(MASTER_KEY),
+        master_key_previous=secret(f"{MASTER_KEY}_PREVIOUS"),
+        host=host,
+        port=port,
+        public_url=_http_url(environ, "API_PUBLIC_URL") or f"http://{host}:{port}",
+        provider_bases=_provider_bases(environ),
+        request_timeout_s=_integer(environ, "LLM_REQUEST_TIMEOUT_MS", 300_000, low=1) / 1000,
+        turn_ceiling_s=_integer(environ, "BRABO_TURN_CEILING_MS", 285_000, low=1) / 1000,
+        stream_ceiling_s=_integer(environ, "BRABO_STREAM_CEILING_MS", 600_000, low=1) / 1000,
+        drain_grace_s=_seconds(environ, "BRABO_DRAIN_GRACE_S", 5),
+        drain_s=_seconds(environ, "BRABO_DRAIN_S", 20),
+        metrics_address=_address(environ, "BRABO_METRICS_ADDR"),
+    )
+
+
+def kept_secrets_path(data_dir: Path) -> Path:
+    """Where `brabo init` keeps the secrets it makes."""
+    return data_dir / "secrets.json"
+
+
+def read_kept_secrets(data_dir: Path) -> dict[str, str]:
+    """The secrets kept in the data directory; none when there is no such file."""
+    path = kept_secrets_path(data_dir)
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"{path} cannot be read ({type(error).__name__}): mend or remove it.") from None
+    if not isinstance(kept, dict):
+        raise SettingsError(f"{path} does not hold a JSON object: mend or remove it.")
+    return {name: text for name in SECRET_NAMES if isinstance(text := kept.get(name), str)}
+
+
+def keep_secrets(data_dir: Path, secrets: Mapping[str, str]) -> None:
+    """Write the secrets, mode 0600, in one step: a reader sees the old file or the new one."""
+    data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = kept_secrets_path(data_dir)
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        json.dump(dict(secrets), file, indent=1)
+    draft.replace(path)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a listener on this host can be reached from this machine only."""
+    return host in {"localhost", "::1"} or host.startswith("127.")
+
+
+def _provider_bases(environ: Mapping[str, str]) -> dict[Provider, str]:
+    bases = {provider: _http_url(environ, name) for provider, name in _BASE_URL_NAMES.items()}
+    return {provider: base for provider, base in bases.items() if base}
+
+
+def _http_url(environ: Mapping[str, str], name: str) -> str | None:
+    text = environ.get(name)
+    if not text:
+        return None
+    parts = urlsplit(text)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise SettingsError(f"{name} must be an address that starts with http:// or https://.")
+    if parts.username or parts.password:
+        raise SettingsError(f"{name} must not hold a user name or password.")
+    return text.rstrip("/")
+
+
+def _integer(environ: Mapping[str, str], name: str, default: int, *, low: int, high: int = 2**31 - 1) -> int:
+    text = environ.get(name)
+    if not text:
+        return default
+    if not (text.isascii() and text.isdecimal() and len(text) <= 10 and low <= int(text) <= high):
+        raise SettingsError(f"{name} must be a whole number from {low} to {high}, not {text[:20]!r}.")
+    return int(text)
+
+
+def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:
+    text = environ.get(name)
+    if not text:
+        return default
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= 3600:
+        raise SettingsError(f"{name} must be a number of seconds from 0 to 3600, not {text[:20]!r}.")
+    return seconds
+
+
+def _address(environ: Mapping[str, str], name: str) -> tuple[str, int] | None:
+    text = environ.get(name)
+    if not text:
+        return None
+    host, _, port = text.rpartition(":")
+    if not (port.isascii() and port.isdecimal() and int(port) <= 65535):
+        raise SettingsError(f"{name} must be host:port or :port, not {text[:40]!r}.")
+    return host.strip("[]") or "127.0.0.1", int(port)
