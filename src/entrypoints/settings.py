@@ -161,6 +161,8 @@ def _http_url(environ: Mapping[str, str], name: str) -> str | None:
     text = environ.get(name)
     if not text:
         return None
+    if name == "OLLAMA_HOST" and "://" not in text:
+        text = f"http://{text}"  # Ollama's own tools take it without a scheme
     parts = urlsplit(text)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise SettingsError(f"{name} must be an address that starts with http:// or https://.")

@@ -1,0 +1,90 @@
+"""Turns as metrics and log lines."""
+
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+from uuid import UUID
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
+
+from application.ports.turn_telemetry import TurnTelemetry
+from domain.failure import FailureCode
+from domain.usage import TokenUsage
+
+_log: Final = structlog.get_logger("brabo.turn")
+_DURATION_BUCKETS_S: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+
+
+class PrometheusTelemetry(TurnTelemetry):
+    """Keeps a registry of its own, so that two in one process do not meet."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._turns = Counter(
+            "brabo_turns", "Turns that were answered, by error code", ["error_code"], registry=self.registry
+        )
+        self._left = Counter("brabo_turns_left", "Turns whose engine went away", registry=self.registry)
+        self._seconds = Histogram(
+            "brabo_turn_seconds", "Duration of turns", buckets=_DURATION_BUCKETS_S, registry=self.registry
+        )
+        self._unrecorded = Counter(
+            "brabo_usage_unrecorded",
+            "Usage rows that the database did not take in time; each is in the log with its numbers",
+            registry=self.registry,
+        )
+        self._dropped = Counter(
+            "brabo_provider_frames_dropped",
+            "Frames of providers that could not be read",
+            registry=self.registry,
+        )
+
+    def turn_ended(self, turn_id: UUID, *, failure: FailureCode | None, duration_s: float) -> None:
+        """Count the turn, and log it."""
+        code = failure.value if failure else ""
+        self._turns.labels(code).inc()
+        self._seconds.observe(duration_s)
+        _log.info(
+            "turn_ended", turn_id=str(turn_id), error_code=code or None, duration_ms=round(duration_s * 1000)
+        )
+
+    def turn_left(self, turn_id: UUID, *, duration_s: float) -> None:
+        """Count the turn, and log it."""
+        self._left.inc()
+        _log.info("turn_left", turn_id=str(turn_id), duration_ms=round(duration_s * 1000))
+
+    def credential_unreadable(self, turn_id: UUID, *, workspace_id: UUID) -> None:
+        """Say which workspace's owner is concerned, and what may be missing."""
+        _log.error(
+            "credential_unreadable",
+            turn_id=str(turn_id),
+            workspace_id=str(workspace_id),
+            hint="CREDENTIALS_MASTER_KEY or CREDENTIALS_MASTER_KEY_PREVIOUS must be the key it was sealed with",
+        )
+
+    def internal_failure(self, turn_id: UUID, error: BaseException) -> None:
+        """The error's type and where it was raised; its text could quote a message."""
+        frames = traceback.extract_tb(error.__traceback__)
+        places = [f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno} {frame.name}" for frame in frames[-8:]]
+        _log.error("turn_failed_internally", turn_id=str(turn_id), error=type(error).__name__, places=places)
+
+    def usage_unrecorded(self, _: TokenUsage) -> None:
+        """Count a row that the database did not take in time; the recorder has logged it."""
+        self._unrecorded.inc()
+
+    def frame_dropped(self) -> None:
+        """Count a frame that could not be read."""
+        self._dropped.inc()
+
+    @contextmanager
+    def serve(self, host: str, port: int) -> Iterator[None]:
+        """Answer `GET /metrics` on an address of its own, from a thread, while inside."""
+        server, thread = start_http_server(port, host, self.registry)
+        _log.info("metrics_served", host=host, port=server.server_port)
+        try:
+            yield
+        finally:
+            server.shutdown()
+            server.server_close()
+            thread.join()

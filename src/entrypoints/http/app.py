@@ -1,0 +1,118 @@
+"""The HTTP application: routes, guard, errors, health."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, Final
+
+import structlog
+from litestar import Litestar, Response, get, post
+from litestar.connection import ASGIConnection
+from litestar.exceptions import HTTPException, PermissionDeniedException
+from litestar.handlers import BaseRouteHandler
+from litestar.openapi import OpenAPIConfig
+from litestar.openapi.plugins import JsonRenderPlugin
+from litestar.params import FromPath
+from litestar.types import ASGIApp, Guard
+
+from entrypoints.container import Container
+from entrypoints.http.openapi import TurnOperation, TurnStreamOperation
+from entrypoints.http.presentations import Patience
+from entrypoints.http.problems import framework_problem
+from entrypoints.http.turns import TurnRoutes
+from entrypoints.version import VERSION
+
+_SETTLING_S: Final = 5.0
+"""What settlements that turns have left behind may take at the end; each is bounded by its recorder."""
+
+_log: Final = structlog.get_logger("brabo.http")
+
+
+def create_app(container: Container, patience: Patience | None = None) -> Litestar:
+    """The application over these parts; it opens them when it starts and closes them when it ends."""
+    settings = container.settings()
+    drain = container.drain()
+    turns = TurnRoutes(
+        pipeline=container.turn_pipeline(),
+        drain=drain,
+        patience=patience or Patience(),
+        turn_ceiling_s=settings.turn_ceiling_s,
+        stream_ceiling_s=settings.stream_ceiling_s,
+    )
+    guard = _service_token_guard(container)
+
+    @post(
+        "/internal/sessions/{session_id:str}/llm-turn",
+        guards=[guard],
+        status_code=200,
+        operation_class=TurnOperation,
+        summary="Run a turn",
+        tags=["engines"],
+    )
+    async def llm_turn(session_id: FromPath[str]) -> ASGIApp:
+        """One step of an agent's loop, answered as JSON."""
+        return turns.json(session_id)
+
+    @post(
+        "/internal/sessions/{session_id:str}/llm-turn-stream",
+        guards=[guard],
+        status_code=200,
+        operation_class=TurnStreamOperation,
+        summary="Run a turn, streamed",
+        tags=["engines"],
+    )
+    async def llm_turn_stream(session_id: FromPath[str]) -> ASGIApp:
+        """One step of an agent's loop, answered as server-sent events."""
+        return turns.stream(session_id)
+
+    @get("/healthz", summary="Alive", tags=["operators"])
+    async def healthz() -> dict[str, str]:
+        """Whether the process serves at all."""
+        return {"status": "alive"}
+
+    @get("/readyz", summary="Ready for turns", tags=["operators"])
+    async def readyz() -> Response[dict[str, str]]:
+        """Whether a turn sent now would be taken: 503 with a reason while draining, or without a current database."""
+        if drain.has_begun:
+            return Response({"status": "not ready", "reason": "draining"}, status_code=503)
+        database = await container.database_readiness()
+        if not database.is_ready:
+            return Response({"status": "not ready", "reason": database.reason}, status_code=503)
+        return Response({"status": "ready"})
+
+    @asynccontextmanager
+    async def lifespan(_: Litestar) -> AsyncGenerator[None, None]:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(container.read_pool())
+            await stack.enter_async_context(container.write_pool())
+            await stack.enter_async_context(container.way_out())
+            stack.push_async_callback(container.usage_recorder().close)
+            yield
+            await asyncio.wait({asyncio.ensure_future(turns.pipeline.settled())}, timeout=_SETTLING_S)
+
+    return Litestar(
+        route_handlers=[llm_turn, llm_turn_stream, healthz, readyz],
+        lifespan=[lifespan],
+        exception_handlers={HTTPException: framework_problem},
+        openapi_config=OpenAPIConfig(
+            title="brabo-api",
+            version=VERSION,
+            description="The metered turn: one HTTP call for every step of an agent's loop.",
+            path="/schema",
+            render_plugins=[JsonRenderPlugin(path="/openapi.json")],
+        ),
+        logging_config=None,
+        request_max_body_size=None,
+    )
+
+
+def _service_token_guard(container: Container) -> Guard:
+    tokens = container.service_tokens()
+
+    def guard(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
+        if not tokens.accepts(connection.headers.get("x-brabo-service-token")):
+            peer = connection.client.host if connection.client else None
+            _log.warning("service_token_refused", path=connection.url.path, peer=peer)
+            raise PermissionDeniedException("The header X-Brabo-Service-Token is missing or wrong.")
+
+    return guard

@@ -1,0 +1,100 @@
+"""Leaving without losing a turn (contract, section 2, "Draining")."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
+from typing import Final, Protocol
+
+from domain.failure import FailureCode
+
+LAST_S: Final = 2.0
+"""What an ended turn has for its answer and its row."""
+
+
+class Interruptible(Protocol):
+    """A turn under way."""
+
+    def interrupt(self, code: FailureCode) -> None:
+        """End it early, with an answer."""
+        ...
+
+
+class _Phase(Enum):
+    SERVING = 0
+    GRACE = 1
+    CLOSED = 2
+    ENDING = 3
+
+
+class Place:
+    """A request on its way to become a turn, and then that turn."""
+
+    def __init__(self, drain: "Drain") -> None:
+        self._drain = drain
+        self._turn: Interruptible | None = None
+
+    def hold(self, turn: Interruptible) -> None:
+        """From now on the drain can end it."""
+        self._turn = turn
+        if self._drain.is_ending:
+            self.end()
+
+    def end(self) -> None:
+        """End the turn, if there is one yet."""
+        if self._turn is not None:
+            self._turn.interrupt(FailureCode.DRAINING)
+
+
+class Drain:
+    """Which turns run, and whether new ones are taken."""
+
+    def __init__(self) -> None:
+        self._phase = _Phase.SERVING
+        self._places: set[Place] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def has_begun(self) -> bool:
+        """From here on `readyz` fails, and every answer asks for its connection to be closed."""
+        return self._phase is not _Phase.SERVING
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether a new turn is taken."""
+        return self._phase in (_Phase.SERVING, _Phase.GRACE)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether turns are ended at once."""
+        return self._phase is _Phase.ENDING
+
+    @contextmanager
+    def place(self) -> Iterator[Place]:
+        """While inside, the drain waits for this request."""
+        place = Place(self)
+        self._places.add(place)
+        self._idle.clear()
+        try:
+            yield place
+        finally:
+            self._places.discard(place)
+            if not self._places:
+                self._idle.set()
+
+    async def run(self, *, grace_s: float, drain_s: float) -> None:
+        """Take turns for `grace_s`, let the running ones have `drain_s`, then end them within `LAST_S`."""
+        self._phase = _Phase.GRACE
+        await asyncio.sleep(grace_s)
+        self._phase = _Phase.CLOSED
+        await self._wait_idle(drain_s)
+        self._phase = _Phase.ENDING
+        for place in list(self._places):
+            place.end()
+        await self._wait_idle(LAST_S)
+
+    async def _wait_idle(self, bound_s: float) -> None:
+        waiting = asyncio.ensure_future(self._idle.wait())
+        await asyncio.wait({waiting}, timeout=bound_s)
+        waiting.cancel()

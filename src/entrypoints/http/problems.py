@@ -1,0 +1,40 @@
+"""Answers for what is not a turn: RFC 9457, `application/problem+json`."""
+
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from litestar import Request
+from litestar.exceptions import HTTPException
+from litestar.types import ASGIApp, Receive, Scope, Send
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """The body of an answer that is no turn."""
+
+    title: str
+    status: int
+    detail: str
+    type: str = "about:blank"
+
+
+def problem(status: int, detail: str, *, retry_after_s: int | None = None) -> ASGIApp:
+    """An answer with this status. `detail` says what happened and what to do, and holds no secret."""
+    body = msgspec.json.encode(Problem(HTTPStatus(status).phrase, status, detail))
+    headers = [
+        (b"content-type", b"application/problem+json"),
+        (b"content-length", str(len(body)).encode()),
+    ]
+    if retry_after_s is not None:
+        headers.append((b"retry-after", str(retry_after_s).encode()))
+
+    async def answer(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body, "more_body": False})
+
+    return answer
+
+
+def framework_problem(_request: Request[Any, Any, Any], error: HTTPException) -> ASGIApp:
+    """What the framework itself refuses: no such route, no such method."""
+    return problem(error.status_code, error.detail)

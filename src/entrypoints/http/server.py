@@ -1,0 +1,108 @@
+"""Serving: uvicorn with our own drain, since its own closes the listener first (contract, section 2)."""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Generator
+from typing import Final
+
+import structlog
+import uvicorn
+from litestar.types import ASGIApp, Message, Receive, Scope, Send
+
+from entrypoints.container import Container
+from entrypoints.http.app import create_app
+from entrypoints.http.drain import Drain
+from entrypoints.http.presentations import Patience
+
+_KEPT_CONNECTION_S: Final = 630
+"""Engines keep idle connections and never repeat a POST: 10 minutes at least, and more than a proxy in front of us."""
+_LAST_CONNECTIONS_S: Final = 1
+
+_log: Final = structlog.get_logger("brabo.server")
+
+
+class DrainingServer(uvicorn.Server):
+    """A server that leaves as the contract has it; a second signal ends it at once."""
+
+    def __init__(self, config: uvicorn.Config, drain: Drain, *, grace_s: float, drain_s: float) -> None:
+        super().__init__(config)
+        self._drain = drain
+        self._grace_s = grace_s
+        self._drain_s = drain_s
+        self._draining: asyncio.Task[None] | None = None
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Take SIGTERM and SIGINT for the loop's lifetime."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.leave, number)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+    def leave(self, number: signal.Signals) -> None:
+        """Begin to leave; called again, leave at once."""
+        if self._draining is not None:
+            _log.warning("ending_at_once", signal=number.name)
+            self.should_exit = self.force_exit = True
+            for task in self.server_state.tasks:
+                task.cancel()
+            return
+        # Someone at a terminal has no balancer that must notice first.
+        grace_s = 0.0 if number is signal.SIGINT else self._grace_s
+        _log.info("draining", signal=number.name, grace_s=grace_s, drain_s=self._drain_s)
+        self._draining = asyncio.create_task(self._leave_in_order(grace_s))
+
+    async def _leave_in_order(self, grace_s: float) -> None:
+        await self._drain.run(grace_s=grace_s, drain_s=self._drain_s)
+        self.should_exit = True
+
+
+def closing_while_draining(app: ASGIApp, drain: Drain) -> ASGIApp:
+    """Every answer that starts while draining says `Connection: close`: engines do not repeat a POST."""
+
+    async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_closing(message: Message) -> None:
+            if drain.has_begun and message["type"] == "http.response.start":
+                headers = [*message["headers"], (b"connection", b"close")]
+                message = {**message, "headers": headers}  # type: ignore[misc] - still the same message
+            await send(message)
+
+        await app(scope, receive, send_closing)
+
+    return wrapped
+
+
+def make_server(container: Container, patience: Patience | None = None) -> DrainingServer:
+    """The server of these parts, not yet listening."""
+    settings, drain = container.settings(), container.drain()
+    config = uvicorn.Config(
+        closing_while_draining(create_app(container, patience), drain),
+        host=settings.host,
+        port=settings.port,
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=_KEPT_CONNECTION_S,
+        timeout_graceful_shutdown=_LAST_CONNECTIONS_S,
+    )
+    return DrainingServer(config, drain, grace_s=settings.drain_grace_s, drain_s=settings.drain_s)
+
+
+def serve(container: Container) -> int:
+    """Serve until told to leave; the process's exit status."""
+    settings = container.settings()
+    server = make_server(container)
+    with contextlib.ExitStack() as stack:
+        if settings.metrics_address is not None:
+            stack.enter_context(container.telemetry().serve(*settings.metrics_address))
+        server.run()
+    return 0 if server.started else 1

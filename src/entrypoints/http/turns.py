@@ -1,0 +1,121 @@
+"""The engines' two routes. They translate; `application.turn` decides."""
+
+import re
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+import structlog
+from litestar.types import ASGIApp, Receive, Scope, Send
+
+from application.ports.turn_context import ContextUnavailable
+from application.turn import Turn, TurnPipeline, TurnRequest, UnknownSession
+from entrypoints.http.body import BodyTooLarge, ClientGone, read_body
+from entrypoints.http.drain import Drain
+from entrypoints.http.presentations import Patience, present_json, present_stream
+from entrypoints.http.problems import problem
+from entrypoints.http.wire import BadBody, decode_turn
+
+_RETRY_AFTER_S: Final = 2
+_UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_TRACEPARENT: Final = re.compile(
+    r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-([0-9a-f]{2})"
+)
+
+Presentation = Callable[[Turn, Patience, Receive, Send], Awaitable[None]]
+
+_log: Final = structlog.get_logger("brabo.http")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnRoutes:
+    """Answers a turn's request, from its body to its last byte."""
+
+    pipeline: TurnPipeline
+    drain: Drain
+    patience: Patience
+    turn_ceiling_s: float
+    stream_ceiling_s: float
+
+    def json(self, session_id: str) -> ASGIApp:
+        """`llm-turn`."""
+        return self._route(session_id, self.turn_ceiling_s, present_json)
+
+    def stream(self, session_id: str) -> ASGIApp:
+        """`llm-turn-stream`."""
+        return self._route(session_id, self.stream_ceiling_s, present_stream)
+
+    def _route(self, session_id: str, ceiling_s: float, present: Presentation) -> ASGIApp:
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            traceparent = _continued_trace(scope)
+            log_ids = {
+                "request_id": secrets.token_hex(8),
+                "trace_id": traceparent[3:35] if traceparent else None,
+            }
+            with structlog.contextvars.bound_contextvars(**log_ids), self.drain.place() as place:
+                try:
+                    turn = await self._admit(session_id, ceiling_s, traceparent, receive)
+                except ClientGone:
+                    return
+                except _Refused as refused:
+                    _log.warning(
+                        "turn_refused", status=refused.status, reason=refused.detail, path=scope["path"]
+                    )
+                    retry_after_s = _RETRY_AFTER_S if refused.status == 503 else None
+                    await problem(refused.status, refused.detail, retry_after_s=retry_after_s)(
+                        scope, receive, send
+                    )
+                    return
+                place.hold(turn)
+                await present(turn, self.patience, receive, send)
+
+        return answer
+
+    async def _admit(
+        self, session_id: str, ceiling_s: float, traceparent: str | None, receive: Receive
+    ) -> Turn:
+        """Everything that can still be refused with a status."""
+        try:
+            body = decode_turn(await read_body(receive))
+        except BodyTooLarge:
+            raise _Refused(413, "The body is over 32 MiB: send fewer or shorter messages.") from None
+        except BadBody as error:
+            raise _Refused(400, str(error)) from None
+        if not self.drain.takes_turns:
+            raise _Refused(503, "This process is shutting down: send the turn again, to another one.")
+        if not (_UUID.fullmatch(session_id) and _UUID.fullmatch(body.project_id)):
+            raise _Refused(404, "There is no such session in that project: both ids are UUIDs.")
+        request = TurnRequest(
+            session_id=UUID(session_id),
+            project_id=UUID(body.project_id),
+            agent=body.agent_id or None,
+            messages=body.messages,
+            tools=body.tools or (),
+            wants_whole_catalogue=body.catalogo_completo is True,
+            ceiling_s=ceiling_s,
+            traceparent=traceparent,
+        )
+        try:
+            return await self.pipeline.admit(request)
+        except UnknownSession:
+            raise _Refused(404, "There is no such session in that project.") from None
+        except ContextUnavailable as error:
+            raise _Refused(503, f"The turn's context cannot be read: {error}") from None
+
+
+class _Refused(Exception):  # noqa: N818 - it names what happened
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+
+
+def _continued_trace(scope: Scope) -> str | None:
+    """The caller's trace with a span of ours; None where the caller has none, or not one of W3C's form."""
+    for name, value in scope["headers"]:
+        if name == b"traceparent":
+            match = _TRACEPARENT.match(value.decode("latin-1"))
+            return f"00-{match[1]}-{secrets.token_hex(8)}-{match[2]}" if match else None
+    return None

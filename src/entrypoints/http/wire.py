@@ -1,0 +1,221 @@
+"""The engines' JSON: requests in, answers out (contract, section 2)."""
+
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, Literal
+
+import msgspec
+
+from application.turn import TurnFinished
+from entrypoints.http.sentences import sentence_for
+
+MAX_DEPTH: Final = 900
+_MAX_AGENT_CHARACTERS: Final = 200
+_SLICE_CHARACTERS: Final = 1 << 20
+"""A longer text is encoded in slices, so that no single step holds the event loop."""
+
+# The decoder recurses once a level and shares Python's limit with the frames above it: the default of 1,000 would
+# refuse bodies of the 900 levels that are legal, at a depth that depends on who calls.
+sys.setrecursionlimit(max(sys.getrecursionlimit(), 3_000))
+
+
+class BadBody(Exception):  # noqa: N818 - it names what happened
+    """The body does not decode. The text says which field and why, and holds nothing of the body's contents."""
+
+
+class WireToolCall(msgspec.Struct, frozen=True):
+    """A call as the model made it in an earlier step."""
+
+    name: str
+    arguments: dict[str, Any]
+    id: str | None = None
+
+
+class WireMessage(msgspec.Struct, frozen=True, rename={"_content": "content", "_tool_calls": "toolCalls"}):
+    """A message; null content and null calls read as empty."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    _content: str | None
+    _tool_calls: list[WireToolCall] | None = None
+    tool_call_id: str | None = msgspec.field(default=None, name="toolCallId")
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        if self._content is None and self.role != "assistant":
+            raise ValueError(f"`content` of a message of role {self.role} may not be null")
+
+    @property
+    def content(self) -> str:
+        """The text; `""` where an assistant sent null."""
+        return self._content or ""
+
+    @property
+    def tool_calls(self) -> Sequence[WireToolCall]:
+        """The calls, none where there were none."""
+        return self._tool_calls or ()
+
+
+class WireTool(
+    msgspec.Struct, frozen=True, rename={"_description": "description", "_parameters": "parameters"}
+):
+    """A tool of the catalogue. Its parameters are passed on, not read."""
+
+    name: str
+    _description: str | None = None
+    _parameters: dict[str, Any] | None = None
+
+    @property
+    def description(self) -> str:
+        """What the tool is for; may be empty."""
+        return self._description or ""
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """The JSON schema of its arguments."""
+        return self._parameters or {}
+
+
+class TurnBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The body of both turn routes; fields that are not named here are ignored."""
+
+    project_id: str
+    messages: list[WireMessage]
+    agent_id: str | None = None
+    tools: list[WireTool] | None = None
+    catalogo_completo: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.agent_id is None:
+            return
+        if len(self.agent_id) > _MAX_AGENT_CHARACTERS:
+            raise ValueError(f"`agentId` has more than {_MAX_AGENT_CHARACTERS} characters")
+        if "\0" in self.agent_id:
+            raise ValueError("`agentId` holds a NUL character")
+
+
+_decoder: Final = msgspec.json.Decoder(TurnBody)
+_ESCAPED_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+def decode_turn(body: bytes | bytearray) -> TurnBody:
+    """The request in `body`. Raises BadBody. Linear in its size."""
+    try:
+        turn = _decoder.decode(body)
+    except RecursionError:
+        raise BadBody(f"The body nests deeper than {MAX_DEPTH} levels.") from None
+    except msgspec.ValidationError as error:
+        raise BadBody(f"{error}.") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        if "truncated" in str(error) and _ESCAPED_SURROGATE.search(body):
+            raise BadBody(
+                "The body holds half a surrogate pair (\\ud800 to \\udfff standing alone)."
+            ) from None
+        raise BadBody(f"The body is not JSON: {error}.") from None
+    # Fewer brackets than that cannot nest that deep, and nearly every body has fewer.
+    if body.count(b"{") + body.count(b"[") > MAX_DEPTH and _is_too_deep(turn):
+        raise BadBody(f"The body nests deeper than {MAX_DEPTH} levels.")
+    return turn
+
+
+def _is_too_deep(turn: TurnBody) -> bool:
+    calls = (call.arguments for message in turn.messages for call in message.tool_calls)
+    # body, messages, message, toolCalls, call; and body, tools, tool
+    return _nests_over(list(calls), MAX_DEPTH - 5) or _nests_over(
+        [tool.parameters for tool in turn.tools or ()], MAX_DEPTH - 3
+    )
+
+
+def _nests_over(values: Sequence[Any], levels: int) -> bool:
+    """Whether any value has containers more than `levels` deep; level by level, since recursion has its own limit."""
+    level: list[Any] = list(values)
+    for _ in range(levels):
+        deeper: list[Any] = []
+        for value in level:
+            if isinstance(value, dict):
+                deeper += [child for child in value.values() if isinstance(child, dict | list)]
+            else:
+                deeper += [child for child in value if isinstance(child, dict | list)]
+        if not deeper:
+            return False
+        level = deeper
+    return True
+
+
+class _WireUsage(msgspec.Struct, rename="camel"):
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_micros: int = 0
+    estimated: bool = True
+
+
+class _WireCalledTool(msgspec.Struct):
+    id: str
+    name: str
+    arguments: Mapping[str, Any]
+
+
+class _RestOfAnswer(msgspec.Struct, rename="camel"):
+    """Everything of an answer but its message."""
+
+    usage: _WireUsage
+    error: str | None
+    model_name: str | None
+    turn_id: str
+    truncated: bool | msgspec.UnsetType = msgspec.UNSET
+    error_code: str | msgspec.UnsetType = msgspec.UNSET
+    error_origin: str | msgspec.UnsetType = msgspec.UNSET
+    retry_after_ms: int | msgspec.UnsetType = msgspec.UNSET
+
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def encode_delta(text: str) -> bytes:
+    """One SSE frame for one piece of text."""
+    return b'data: {"type":"delta","text":' + _encode(text) + b"}\n\n"
+
+
+def encode_final(answer: TurnFinished) -> Iterator[bytes]:
+    """The last SSE frame, in pieces when the answer is long."""
+    return _answer(answer, b'data: {"type":"final",', b"}\n\n")
+
+
+def encode_answer(answer: TurnFinished) -> Iterator[bytes]:
+    """The JSON answer, in pieces when it is long."""
+    return _answer(answer, b"{", b"}")
+
+
+def _answer(answer: TurnFinished, opening: bytes, closing: bytes) -> Iterator[bytes]:
+    opening += b'"message":{"role":"assistant","content":"'
+    text = answer.text
+    calls = [_WireCalledTool(call.id, call.name, call.arguments) for call in answer.tool_calls]
+    ending = b'","toolCalls":' + _encode(calls) + b"}," + _encode(_rest(answer))[1:-1] + closing
+    if len(text) <= _SLICE_CHARACTERS:
+        yield opening + _encode(text)[1:-1] + ending
+        return
+    yield opening
+    for start in range(0, len(text), _SLICE_CHARACTERS):
+        yield _encode(text[start : start + _SLICE_CHARACTERS])[1:-1]
+    yield ending
+
+
+def _rest(answer: TurnFinished) -> _RestOfAnswer:
+    usage, failure = answer.usage, answer.failure
+    rest = _RestOfAnswer(
+        usage=_WireUsage()
+        if usage is None
+        else _WireUsage(usage.tokens.input, usage.tokens.output, usage.cost.micros, usage.is_estimated),
+        error=None,
+        model_name=answer.model,
+        turn_id=str(answer.turn_id),
+    )
+    if answer.is_truncated:
+        rest.truncated = True
+    if failure is not None:
+        rest.error = sentence_for(failure)
+        rest.error_code = failure.code.value
+        rest.error_origin = failure.code.origin.value
+        if failure.retry_after_ms is not None:
+            rest.retry_after_ms = failure.retry_after_ms
+    return rest

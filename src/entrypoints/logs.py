@@ -1,0 +1,41 @@
+"""Structured logs: one JSON object a line on stderr."""
+
+import logging
+import sys
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+_LIBRARY_LEVEL: Final = logging.WARNING
+
+
+def configure_logs(level: int = logging.INFO) -> None:
+    """Send our events, and the libraries' warnings, to stderr as JSON. Values are ids, numbers and words."""
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.JSONRenderer(serializer=_dumps),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [_LibraryHandler(_LIBRARY_LEVEL)]
+
+
+class _LibraryHandler(logging.Handler):
+    """A library's record as one of our lines. Of an exception its type alone: its text may quote what was sent."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[0].__name__ if record.exc_info and record.exc_info[0] else None
+        structlog.get_logger("brabo.library").log(
+            record.levelno, "library_warning", logger=record.name, message=record.getMessage(), error=error
+        )
+
+
+def _dumps(event: Any, **_: Any) -> str:
+    return msgspec.json.encode(event, enc_hook=str).decode()

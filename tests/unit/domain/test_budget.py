@@ -1,0 +1,69 @@
+import pytest
+
+from domain.agents import area_of
+from domain.budget import Budget, BudgetPolicy, BudgetScope, crossed_thresholds, refusing_budget
+
+
+@pytest.mark.parametrize(
+    ("limit", "spent", "policy", "is_spent"),
+    [
+        (100, 99, BudgetPolicy.BLOCK, False),
+        (100, 100, BudgetPolicy.BLOCK, True),
+        (100, 101, BudgetPolicy.BLOCK, True),
+        (100, 1_000, BudgetPolicy.ALLOW, False),
+        (0, 1_000, BudgetPolicy.BLOCK, False),
+    ],
+)
+def test_block_refuses_from_the_whole_of_a_limit_on(
+    limit: int, spent: int, policy: BudgetPolicy, is_spent: bool
+) -> None:
+    assert Budget(BudgetScope.PROJECT, limit, spent, policy).is_spent is is_spent
+
+
+def test_any_one_budget_refuses() -> None:
+    free = Budget(BudgetScope.PROJECT, 100, 0)
+    spent = Budget(BudgetScope.AREA, 10, 10)
+
+    assert refusing_budget([free, spent]) is spent
+    assert refusing_budget([free]) is None
+    assert refusing_budget([]) is None
+
+
+@pytest.mark.parametrize(
+    ("spent", "limit", "last", "crossed"),
+    [
+        (69, 100, 0, ()),
+        (70, 100, 0, (70,)),
+        (89, 100, 70, ()),
+        (90, 100, 70, (90,)),
+        (100, 100, 0, (70, 90, 100)),
+        (500, 100, 100, ()),
+        (2, 3, 0, ()),
+        (500, 0, 0, ()),
+    ],
+)
+def test_each_threshold_is_crossed_once(spent: int, limit: int, last: int, crossed: tuple[int, ...]) -> None:
+    assert crossed_thresholds(spent_micros=spent, limit_micros=limit, last_notified_percent=last) == crossed
+
+
+@pytest.mark.parametrize(
+    ("agent", "area"),
+    [
+        ("dev-lead", "dev"),
+        ("dev-api", "dev"),
+        ("dev-", "dev"),
+        ("dev", None),
+        ("qa", "qa"),
+        ("qa-automacao", "qa"),
+        ("qa-performance-seguranca", "qa"),
+        ("qa-outra", None),
+        ("infra", "infra"),
+        ("infra-workflows", "infra"),
+        ("infra-x", None),
+        ("criativo", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_the_area_comes_from_the_slug(agent: str | None, area: str | None) -> None:
+    assert area_of(agent) == area

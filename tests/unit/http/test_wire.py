@@ -1,0 +1,179 @@
+import json
+from uuid import UUID
+
+import pytest
+
+from application.turn import TurnFinished
+from domain.failure import FailureCode, TurnFailure
+from domain.provider import Provider
+from domain.step import CalledTool
+from entrypoints.http.wire import BadBody, decode_turn, encode_answer, encode_delta, encode_final
+
+PROJECT = "0198c0de-0000-7000-8000-000000000002"
+
+
+def body(**over: object) -> bytes:
+    return json.dumps(
+        {"projectId": PROJECT, "messages": [{"role": "user", "content": "oi"}], **over}
+    ).encode()
+
+
+def nested(levels: int) -> object:
+    value: object = []
+    for _ in range(levels - 1):
+        value = [value]
+    return value
+
+
+def test_a_whole_request_is_read() -> None:
+    turn = decode_turn(
+        body(
+            agentId="dev-api",
+            catalogoCompleto=True,
+            unknown={"x": [1]},
+            messages=[
+                {"role": "system", "content": "s"},
+                {
+                    "role": "assistant",
+                    "content": None,
+                    "toolCalls": [{"id": None, "name": "read", "arguments": {"path": "a", "n": 1.0}}],
+                },
+                {"role": "tool", "content": "r", "toolCallId": None, "name": "read"},
+            ],
+            tools=[{"name": "read", "description": "d", "parameters": {"type": "object"}}] * 2,
+        )
+    )
+
+    assert (turn.project_id, turn.agent_id, turn.catalogo_completo) == (PROJECT, "dev-api", True)
+    assert [message.content for message in turn.messages] == ["s", "", "r"]
+    assert turn.messages[1].tool_calls[0].arguments == {"path": "a", "n": 1.0}
+    assert turn.tools is not None
+    assert [tool.name for tool in turn.tools] == ["read", "read"]
+
+
+def test_null_is_taken_for_every_optional_field() -> None:
+    message = {"role": "user", "content": "oi", "toolCalls": None, "toolCallId": None, "name": None}
+
+    turn = decode_turn(body(agentId=None, catalogoCompleto=None, tools=None, messages=[message]))
+
+    assert turn.messages[0].tool_calls == ()
+
+
+@pytest.mark.parametrize(
+    ("raw", "says"),
+    [
+        (b"", "not JSON"),
+        (b"{", "not JSON"),
+        (b"\xef\xbb\xbf{}", "not JSON"),
+        (b"[]", "array"),
+        (b'{"messages": []}', "projectId"),
+        (body(projectId=5), "$.projectId"),
+        (body(messages="oi"), "$.messages"),
+        (body(messages=[{"role": "user"}]), "$.messages[0]"),
+        (body(messages=[{"role": "robot", "content": ""}]), "$.messages[0].role"),
+        (body(messages=[{"role": "user", "content": None}]), "`content`"),
+        (body(messages=[{"role": "user", "content": 3}]), "$.messages[0].content"),
+        (body(messages=[{"role": "assistant", "content": "", "toolCalls": [{"arguments": {}}]}]), "`name`"),
+        (
+            body(
+                messages=[
+                    {"role": "assistant", "content": "", "toolCalls": [{"name": "x", "arguments": "{}"}]}
+                ]
+            ),
+            "$.messages[0].toolCalls[0].arguments",
+        ),
+        (body(tools=[{"description": "d"}]), "$.tools[0]"),
+        (body(tools=[{"name": "a", "parameters": []}]), "$.tools[0].parameters"),
+        (body(agentId="a" * 201), "agentId"),
+        (body(agentId="a\0b"), "agentId"),
+        (body(catalogoCompleto="yes"), "$.catalogoCompleto"),
+        (b'{"projectId": "x", "messages": [], "n": NaN}', "not JSON"),
+        (b'{"projectId": "x", "messages": [{"role":"user","content":"\\ud83d"}]}', "surrogate"),
+        (
+            b'{"projectId": "x", "messages": [], "tools": [{"name":"a","parameters":{"d":"\\udc00"}}]}',
+            "surrogate",
+        ),
+        (b'{"projectId": "x", "messages": [], "extra": "\\ud800"}', "surrogate"),
+        (b'{"projectId": "x", "messages": [{"role":"user","content":"\xed\xa0\x80"}]}', "UTF-8"),
+    ],
+)
+def test_what_does_not_decode_names_the_field(raw: bytes, says: str) -> None:
+    with pytest.raises(BadBody) as refused:
+        decode_turn(raw)
+    assert says in str(refused.value)
+
+
+@pytest.mark.parametrize("where", ["parameters", "arguments", "unknown"])
+def test_nesting_of_twenty_thousand_is_refused(where: str) -> None:
+    deep = "[" * 20_000 + "]" * 20_000
+    raw = {
+        "parameters": f'{{"projectId":"x","messages":[],"tools":[{{"name":"a","parameters":{{"x":{deep}}}}}]}}',
+        "arguments": '{"projectId":"x","messages":[{"role":"assistant","content":"","toolCalls":'
+        f'[{{"name":"a","arguments":{{"x":{deep}}}}}]}}]}}',
+        "unknown": f'{{"projectId":"x","messages":[],"extra":{deep}}}',
+    }[where]
+
+    with pytest.raises(BadBody, match="deeper than 900"):
+        decode_turn(raw.encode())
+
+
+@pytest.mark.parametrize(("levels", "is_legal"), [(64, True), (900, True), (901, False)])
+def test_the_depth_that_is_legal_ends_at_900(levels: int, is_legal: bool) -> None:
+    # body, tools, tool and parameters are four of the levels
+    tools = [{"name": "a", "parameters": {"x": nested(levels - 4)}}]
+    # body, messages, message, toolCalls, call and arguments are six
+    call = {"name": "a", "arguments": {"x": nested(levels - 6)}}
+    messages = [{"role": "assistant", "content": "", "toolCalls": [call]}]
+
+    for raw in (body(tools=tools), body(messages=messages)):
+        if is_legal:
+            decode_turn(raw)
+        else:
+            with pytest.raises(BadBody, match="deeper than 900"):
+                decode_turn(raw)
+
+
+def answer(**over: object) -> TurnFinished:
+    fields: dict[str, object] = {"turn_id": UUID(int=7), "text": "oi", "model": "m", **over}
+    return TurnFinished(**fields)  # type: ignore[arg-type] - a test's shorthand
+
+
+def test_an_answer_has_every_key_engines_need() -> None:
+    read = json.loads(b"".join(encode_answer(answer(tool_calls=(CalledTool("c1", "read", {"a": 1}),)))))
+
+    assert read == {
+        "message": {
+            "role": "assistant",
+            "content": "oi",
+            "toolCalls": [{"id": "c1", "name": "read", "arguments": {"a": 1}}],
+        },
+        "usage": {"inputTokens": 0, "outputTokens": 0, "costMicros": 0, "estimated": True},
+        "error": None,
+        "modelName": "m",
+        "turnId": str(UUID(int=7)),
+    }
+
+
+def test_the_additive_keys_stand_beside_the_message() -> None:
+    failure = TurnFailure(FailureCode.RATE_LIMIT, Provider.OPENROUTER, 429, retry_after_ms=1500)
+    read = json.loads(b"".join(encode_answer(answer(is_truncated=True, failure=failure))))
+
+    assert read["truncated"] is True
+    assert set(read["message"]) == {"role", "content", "toolCalls"}
+    assert (read["errorCode"], read["errorOrigin"], read["retryAfterMs"]) == ("rate_limit", "infra", 1500)
+
+
+@pytest.mark.parametrize("text", ["", 'a"\\\n\u2028\x00é😀', "é" * 3_000_000 + '"😀'])
+def test_frames_are_one_line_whatever_the_text(text: str) -> None:
+    frame = b"".join(encode_final(answer(text=text)))
+
+    assert frame.startswith(b"data: ")
+    assert frame.endswith(b"}\n\n")
+    assert frame.count(b"\n") == 2
+    read = json.loads(frame[6:])
+    assert (read["type"], read["message"]["content"]) == ("final", text)
+
+
+def test_a_delta_is_one_frame() -> None:
+    assert json.loads(encode_delta("a\nb")[6:]) == {"type": "delta", "text": "a\nb"}
+    assert encode_delta("a\r\nb").count(b"\n") == 2
