@@ -1,7 +1,7 @@
 """THE turn: the only place that knows the order of its steps (contract, section 3)."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Container, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -69,7 +69,6 @@ class _Plan:
     """All that was decided before anything is sent."""
 
     bound: BoundModel
-    provider: LLMProvider
     api_key: Secret | None
 
 
@@ -78,7 +77,9 @@ class TurnPipeline:
     """Admits turns. What it is made of is shared by both presentations."""
 
     contexts: TurnContexts
-    providers: Mapping[Provider, LLMProvider]
+    provider: LLMProvider
+    served: Container[Provider]
+    """The providers that `provider` can call."""
     vault: CredentialVault
     record_usage: RecordUsage
     clock: Clock
@@ -186,7 +187,7 @@ class Turn:
         # The tool router narrows the menu here, between gate and chat; the gate is not consulted again.
         menu = self._request.tools
 
-        chat = plan.provider.chat(
+        chat = self._pipeline.provider.chat(
             ChatCall(
                 provider=plan.bound.provider,
                 model=plan.bound.name,
@@ -231,16 +232,15 @@ class Turn:
         spent = refusing_budget(self._context.budgets)
         if spent is not None:
             return TurnFailure(FailureCode.BUDGET_EXHAUSTED, budget=spent.scope)
-        provider = self._pipeline.providers.get(bound.provider)
-        if provider is None:
+        if bound.provider not in self._pipeline.served:
             return TurnFailure(FailureCode.NO_PROVIDER, provider=bound.provider, binding=bound.scope)
         if not bound.provider.needs_credential:
-            return _Plan(bound, provider, api_key=None)
+            return _Plan(bound, api_key=None)
         sealed = self._context.sealed_keys.get(bound.provider)
         if sealed is None:
             return TurnFailure(FailureCode.NO_CREDENTIAL, provider=bound.provider)
         try:
-            return _Plan(bound, provider, self._pipeline.vault.open(sealed))
+            return _Plan(bound, self._pipeline.vault.open(sealed))
         except CannotOpenCredential:
             self._pipeline.telemetry.credential_unreadable(self.id, workspace_id=self._context.workspace_id)
             return TurnFailure(FailureCode.NO_CREDENTIAL, provider=bound.provider)

@@ -1,24 +1,34 @@
 """The one composition root: a list of parts, no logic. Nothing else names an adapter."""
 
+from dependency_injector import containers, providers
+
+from adapters.embedded_postgres import EmbeddedPostgres, EmbeddedPostgresError
+from adapters.metrics.telemetry import PrometheusTelemetry
+from adapters.openai_compatible.model_catalogue import OpenAICompatibleCatalogue
+from adapters.openai_compatible.profiles import provider_table
+from adapters.openai_compatible.provider import Clocks, OpenAICompatibleProvider
+from adapters.postgres import migrate
+from adapters.postgres.diagnosis import PostgresDiagnosis
+from adapters.postgres.first_steps import PostgresFirstSteps
+from adapters.postgres.pool import read_pool, write_pool
+from adapters.postgres.readiness import database_is_ready
+from adapters.postgres.turn_contexts import PostgresTurnContexts
+from adapters.postgres.usage_recorder import PostgresUsageRecorder
 from adapters.security.envelope import EnvelopeVault
 from adapters.security.service_token import ServiceTokens
 from adapters.system.clock import SystemClock
 from adapters.system.ids import UuidV7Ids
 from adapters.tokenizer import O200kTokenEstimator
-from dependency_injector import containers, providers
-
-from adapters.embedded_postgres import EmbeddedPostgres
-from adapters.metrics.telemetry import PrometheusTelemetry
-from adapters.openai_compatible import chat_providers
-from adapters.postgres.pool import read_pool, write_pool
-from adapters.postgres.readiness import database_is_ready
-from adapters.postgres.turn_contexts import PostgresTurnContexts
-from adapters.postgres.usage_recorder import PostgresUsageRecorder
 from adapters.transport.way_out import WayOut
+from application.diagnose import Diagnose
+from application.first_steps import TakeFirstSteps
 from application.record_usage import RecordUsage
 from application.turn import TurnPipeline
-from entrypoints.http.drain import Drain
+from entrypoints.drain import Drain
 from entrypoints.settings import Settings
+
+READABLE_ERRORS = (EmbeddedPostgresError, migrate.MigrationError)
+"""Errors of adapters whose text is written for whoever typed a command."""
 
 
 class Container(containers.DeclarativeContainer):
@@ -49,12 +59,18 @@ class Container(containers.DeclarativeContainer):
     )
 
     way_out = providers.Singleton(WayOut)
-    chat_providers = providers.Singleton(
-        chat_providers,
+    provider_profiles = providers.Singleton(
+        provider_table, settings.provided.provider_bases, settings.provided.public_url
+    )
+    clocks = providers.Singleton(
+        Clocks, first_byte_s=settings.provided.request_timeout_s, idle_s=settings.provided.request_timeout_s
+    )
+    chat_provider = providers.Singleton(
+        OpenAICompatibleProvider,
+        provider_profiles,
         way_out,
-        base_urls=settings.provided.provider_bases,
-        public_url=settings.provided.public_url,
-        idle_s=settings.provided.request_timeout_s,
+        now=clock.provided.now,
+        clocks=clocks,
         on_dropped_frame=telemetry.provided.frame_dropped,
     )
 
@@ -62,7 +78,8 @@ class Container(containers.DeclarativeContainer):
     turn_pipeline = providers.Singleton(
         TurnPipeline,
         contexts=turn_contexts,
-        providers=chat_providers,
+        provider=chat_provider,
+        served=provider_profiles,
         vault=vault,
         record_usage=record_usage,
         clock=clock,
@@ -70,3 +87,20 @@ class Container(containers.DeclarativeContainer):
         telemetry=telemetry,
     )
     drain = providers.Singleton(Drain)
+
+    upgrade_database = providers.Callable(migrate.upgrade, database_url)
+    downgrade_database = providers.Callable(migrate.downgrade, database_url)
+    locate_database = providers.Callable(migrate.where, database_url)
+    model_catalogue = providers.Singleton(OpenAICompatibleCatalogue, provider_profiles)
+    first_steps_store = providers.Singleton(PostgresFirstSteps, database_url)
+    take_first_steps = providers.Singleton(
+        TakeFirstSteps,
+        store=first_steps_store,
+        vault=vault,
+        catalogue=model_catalogue,
+        served=provider_profiles,
+    )
+    diagnosis = providers.Singleton(PostgresDiagnosis, database_url)
+    diagnose = providers.Factory(
+        Diagnose, diagnosis=diagnosis, vault=vault, catalogue=model_catalogue, served=provider_profiles
+    )

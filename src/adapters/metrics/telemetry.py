@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_
 
 from application.ports.turn_telemetry import TurnTelemetry
 from domain.failure import FailureCode
+from domain.provider import Provider
 from domain.usage import TokenUsage
 
 _log: Final = structlog.get_logger("brabo.turn")
@@ -36,7 +37,8 @@ class PrometheusTelemetry(TurnTelemetry):
         )
         self._dropped = Counter(
             "brabo_provider_frames_dropped",
-            "Frames of providers that could not be read",
+            "Frames of a provider that could not be read",
+            ["provider"],
             registry=self.registry,
         )
 
@@ -73,9 +75,9 @@ class PrometheusTelemetry(TurnTelemetry):
         """Count a row that the database did not take in time; the recorder has logged it."""
         self._unrecorded.inc()
 
-    def frame_dropped(self) -> None:
+    def frame_dropped(self, provider: Provider) -> None:
         """Count a frame that could not be read."""
-        self._dropped.inc()
+        self._dropped.labels(provider.value).inc()
 
     @contextmanager
     def serve(self, host: str, port: int) -> Iterator[None]:

@@ -4,7 +4,7 @@ from http import HTTPStatus
 from typing import Any
 
 import msgspec
-from litestar import Request
+from litestar import Request, Response
 from litestar.exceptions import HTTPException
 from litestar.types import ASGIApp, Receive, Scope, Send
 
@@ -35,6 +35,7 @@ def problem(status: int, detail: str, *, retry_after_s: int | None = None) -> AS
     return answer
 
 
-def framework_problem(_request: Request[Any, Any, Any], error: HTTPException) -> ASGIApp:
-    """What the framework itself refuses: no such route, no such method."""
-    return problem(error.status_code, error.detail)
+def framework_problem(_request: Request[Any, Any, Any], error: HTTPException) -> Response[Problem]:
+    """What a guard or the framework itself refuses: no such route, no such method."""
+    body = Problem(HTTPStatus(error.status_code).phrase, error.status_code, error.detail)
+    return Response(body, status_code=error.status_code, media_type="application/problem+json")

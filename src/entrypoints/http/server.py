@@ -12,7 +12,7 @@ from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from entrypoints.container import Container
 from entrypoints.http.app import create_app
-from entrypoints.http.drain import Drain
+from entrypoints.drain import Drain
 from entrypoints.http.presentations import Patience
 
 _KEPT_CONNECTION_S: Final = 630
@@ -68,8 +68,7 @@ def closing_while_draining(app: ASGIApp, drain: Drain) -> ASGIApp:
     async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
         async def send_closing(message: Message) -> None:
             if drain.has_begun and message["type"] == "http.response.start":
-                headers = [*message["headers"], (b"connection", b"close")]
-                message = {**message, "headers": headers}  # type: ignore[misc] - still the same message
+                message["headers"] = [*message["headers"], (b"connection", b"close")]
             await send(message)
 
         await app(scope, receive, send_closing)

@@ -1,0 +1,71 @@
+PYTHON := .venv/bin/python
+CODE := src tests migrations bench scripts
+
+.NOTPARALLEL:
+
+.PHONY: help setup demo demo-real test check format format-check lint imports types figures figures-check \
+	test-install test-offline mutants bench lock clean
+
+help: ## Print this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
+
+setup: ## Make .venv with the locked packages; every other target does it by itself
+	@python="$$(sh scripts/find-python)" && "$$python" scripts/setup.py
+
+demo: setup ## Watch an agent take turns through the api, and see every token in the ledger
+	@$(PYTHON) scripts/demo.py
+
+demo-real: setup ## The same against the real OpenRouter, with OPENROUTER_API_KEY, for 0.05 USD at most
+	@$(PYTHON) scripts/demo.py --real
+
+test: setup ## Run all tests
+	$(PYTHON) -m pytest
+
+# Continuous integration installs from nothing as well; at a desk that is minutes for every check.
+check: setup format-check lint imports types figures-check test $(if $(CI),test-install) ## Everything that must hold before a change goes in
+
+format: setup ## Format the code and mend what the linter can
+	$(PYTHON) -m ruff check --fix $(CODE)
+	$(PYTHON) -m ruff format $(CODE)
+
+format-check: setup
+	$(PYTHON) -m ruff format --check $(CODE)
+
+lint: setup ## Lint
+	$(PYTHON) -m ruff check $(CODE)
+
+imports: setup ## Check who may import whom
+	.venv/bin/lint-imports
+
+types: setup ## Check the types, with two checkers
+	$(PYTHON) -m mypy
+	$(PYTHON) -m basedpyright
+
+test-install: setup ## Install from nothing in a bare environment, as root and as an ordinary user, and misuse it
+	$(PYTHON) scripts/test_install.py
+
+test-offline: setup ## Run all tests where there is no network but loopback
+	$(PYTHON) scripts/offline.py $(MAKE) test
+
+mutants: setup ## Break the code on purpose, break by break, and see a named test go red each time
+	$(PYTHON) scripts/mutants.py
+
+bench: setup ## Measure what a turn costs
+	$(PYTHON) bench/run.py
+
+figures: setup ## Put the last measurement's figures into the README
+	$(PYTHON) scripts/figures.py
+
+figures-check: setup
+	$(PYTHON) scripts/figures.py --check
+
+lock: ## Write requirements.lock anew from pyproject.toml; versions it already names stay (remove it to renew all)
+	@scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT \
+		&& python="$$(sh scripts/find-python)" && "$$python" -m venv "$$scratch" \
+		&& "$$scratch/bin/python" -m pip install -qq --disable-pip-version-check uv \
+		&& "$$scratch/bin/uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+			--no-header --no-emit-index-url --group pyproject.toml:dev pyproject.toml -o requirements.lock
+
+clean: ## Remove everything that these commands made
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find $(CODE) -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""The chat completions dialect; each provider of it is a row in a table."""

@@ -1,0 +1,207 @@
+"""The body of a chat request, encoded without holding the event loop."""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from adapters.openai_compatible.profiles import ProviderProfile
+from adapters.openai_compatible.tool_calls import new_call_id
+from application.ports.llm_provider import ChatCall
+from domain.step import Message, ToolCall
+
+_NO_RESULT: Final = "(sem resultado)"
+_NAMELESS_TOOL: Final = "ferramenta"
+
+_SLICE: Final = 128 * 1024
+"""Characters encoded at once: about half a millisecond of prose."""
+_BLOCK_BYTES: Final = 64 * 1024
+_BREATH_BYTES: Final = 512 * 1024
+_ENTRY_BYTES: Final = 512
+"""What an entry counts for beside its text, so that many small ones make room for others too."""
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+async def request_body(call: ChatCall, profile: ProviderProfile) -> Sequence[bytes]:
+    """The request as blocks of bytes, linear in messages and tools."""
+    body = _Body()
+    body.put(
+        b'{"model":'
+        + _encode(call.model)
+        + b',"stream":true,"stream_options":{"include_usage":true},"messages":['
+    )
+    is_first = True
+    for message in _wire_messages(call.messages):
+        body.put(b"" if is_first else b",")
+        is_first = False
+        await _put_message(body, message)
+    body.put(b"]")
+    if call.tools:
+        for position, tool in enumerate(call.tools):
+            function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+            body.put(b"," if position else b',"tools":[')
+            body.put(await _json({"type": "function", "function": function}))
+            await body.breathe()
+        body.put(b"]")
+    extras = dict(profile.body)
+    if profile.takes_sort and call.routing_preference is not None:
+        extras["provider"] = {"sort": call.routing_preference.value}
+    body.put((b"," + _encode(extras)[1:-1] if extras else b"") + b"}")
+    return body.blocks()
+
+
+@dataclass(frozen=True, slots=True)
+class _WireCall:
+    id: str
+    name: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _WireMessage:
+    role: str
+    content: str
+    calls: list[_WireCall] = field(default_factory=list)
+    call_id: str | None = None
+
+
+class _Block:
+    """An assistant's message and the results that follow it at once: providers refuse one without the other."""
+
+    def __init__(self, content: str, calls: Sequence[ToolCall]) -> None:
+        self._assistant = _WireMessage("assistant", content)
+        self._results: list[_WireMessage] = []
+        self._open: dict[tuple[bool, str], deque[str]] = {}
+        seen: set[str] = set()
+        for call in calls:
+            wire_id = call.id if call.id and call.id not in seen else new_call_id()
+            seen.add(wire_id)
+            self._assistant.calls.append(_WireCall(wire_id, call.name, call.arguments))
+            key = (True, call.id) if call.id else (False, call.name)
+            self._open.setdefault(key, deque()).append(wire_id)
+
+    def add_result(self, message: Message) -> None:
+        """A result of one of the calls; a result without its call brings one along."""
+        key = (True, message.tool_call_id) if message.tool_call_id else (False, message.name or "")
+        if waiting := self._open.get(key):
+            wire_id = waiting.popleft()
+        else:
+            wire_id = new_call_id()
+            self._assistant.calls.append(_WireCall(wire_id, message.name or _NAMELESS_TOOL, {}))
+        self._results.append(_WireMessage("tool", message.content, call_id=wire_id))
+
+    def messages(self) -> Iterator[_WireMessage]:
+        """The message, its results, and a word for each call that has none."""
+        yield self._assistant
+        yield from self._results
+        for waiting in self._open.values():
+            for wire_id in waiting:
+                yield _WireMessage("tool", _NO_RESULT, call_id=wire_id)
+
+
+def _wire_messages(messages: Sequence[Message]) -> Iterator[_WireMessage]:
+    block: _Block | None = None
+    for message in messages:
+        if message.role == "tool":
+            block = block or _Block("", ())
+            block.add_result(message)
+            continue
+        if block is not None:
+            yield from block.messages()
+            block = None
+        if message.role == "assistant":
+            block = _Block(message.content, message.tool_calls)
+        else:
+            yield _WireMessage(message.role, message.content)
+    if block is not None:
+        yield from block.messages()
+
+
+async def _put_message(body: "_Body", message: _WireMessage) -> None:
+    body.put(b'{"role":' + _encode(message.role) + b',"content":')
+    if message.calls and not message.content:
+        body.put(b"null")
+    else:
+        await body.put_text(message.content)
+    if message.call_id is not None:
+        body.put(b',"tool_call_id":' + _encode(message.call_id))
+    for position, call in enumerate(message.calls):
+        body.put(b"," if position else b',"tool_calls":[')
+        body.put(
+            b'{"id":' + _encode(call.id) + b',"type":"function","function":{"name":' + _encode(call.name)
+        )
+        body.put(b',"arguments":"')
+        await _put_arguments(body, call.arguments)
+        body.put(b'"}}')
+    body.put(b"]}" if message.calls else b"}")
+    await body.breathe()
+
+
+async def _put_arguments(body: "_Body", arguments: Mapping[str, Any]) -> None:
+    """JSON inside a JSON string; a long text right under the top, such as a file's, goes in slices."""
+    await body.put_inner("{")
+    for position, (key, value) in enumerate(arguments.items()):
+        await body.put_inner(("," if position else "") + _encode(key).decode() + ":")
+        if isinstance(value, str) and len(value) > _SLICE:
+            await body.put_inner('"')
+            for start in range(0, len(value), _SLICE):
+                await body.put_inner(_encode(value[start : start + _SLICE])[1:-1].decode())
+            await body.put_inner('"')
+        else:
+            await body.put_inner((await _json(value)).decode())
+    await body.put_inner("}")
+
+
+async def _json(value: object) -> bytes:
+    """Values may nest 900 deep, which is more than what the caller's own depth leaves: a thread begins at none."""
+    try:
+        return _encode(value)
+    except RecursionError:
+        return await asyncio.to_thread(_encode, value)
+
+
+class _Body:
+    """Blocks of bytes under way, with a pause for others now and then."""
+
+    def __init__(self) -> None:
+        self._blocks: list[bytes] = []
+        self._block = bytearray()
+        self._since_breath = 0
+
+    def put(self, encoded: bytes) -> None:
+        """Add JSON as it is."""
+        self._block += encoded
+        self._since_breath += len(encoded)
+        if len(self._block) >= _BLOCK_BYTES:
+            self._blocks.append(bytes(self._block))
+            self._block.clear()
+
+    async def put_text(self, text: str) -> None:
+        """Add a JSON string."""
+        if len(text) <= _SLICE:
+            self.put(_encode(text))
+            return
+        self.put(b'"')
+        await self.put_inner(text)
+        self.put(b'"')
+
+    async def put_inner(self, text: str) -> None:
+        """Add a part of a JSON string, without quotes."""
+        for start in range(0, len(text), _SLICE):
+            self.put(_encode(text[start : start + _SLICE])[1:-1])
+            await self.breathe()
+
+    async def breathe(self) -> None:
+        """Let the event loop turn, when there was much since the last time."""
+        self._since_breath += _ENTRY_BYTES
+        if self._since_breath > _BREATH_BYTES:
+            self._since_breath = 0
+            await asyncio.sleep(0)
+
+    def blocks(self) -> Sequence[bytes]:
+        """All of it."""
+        return [*self._blocks, bytes(self._block)] if self._block else self._blocks

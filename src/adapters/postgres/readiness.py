@@ -1,0 +1,44 @@
+"""Whether the database can serve turns, for `/readyz`."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+import psycopg
+
+from adapters.postgres.pool import PATIENCE_S, Pool, fetch_row
+from adapters.postgres.tables import HEAD, READ_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseReadiness:
+    """`reason` says what is missing and what to do, and holds no secret; empty when the database is ready."""
+
+    is_ready: bool
+    reason: str = ""
+
+
+_READ_VERSION: Final = READ_VERSION.encode()
+
+
+async def database_is_ready(pool: Pool, *, patience_s: float = PATIENCE_S) -> DatabaseReadiness:
+    """Whether the database answers, and is at the revision this program needs. Answers within `patience_s`."""
+    deadline_s = asyncio.get_running_loop().time() + patience_s
+    try:
+        row = await asyncio.shield(
+            asyncio.create_task(fetch_row(pool, _READ_VERSION, None, deadline_s=deadline_s))
+        )
+    except psycopg.errors.UndefinedTable:
+        return DatabaseReadiness(False, "the database was never migrated: run `brabo migrate`")
+    except psycopg.Error as error:
+        return DatabaseReadiness(
+            False,
+            f"the database did not answer within {patience_s:g} s ({type(error).__name__}): check DATABASE_URL",
+        )
+    if row is None:
+        return DatabaseReadiness(False, "the database was never migrated: run `brabo migrate`")
+    if row[0] != HEAD:
+        return DatabaseReadiness(
+            False, f"the database is at revision {row[0]}, not at {HEAD}: run `brabo migrate`"
+        )
+    return DatabaseReadiness(True)

@@ -1,0 +1,297 @@
+"""The turn's one read: session, bindings, budgets and sealed keys in one statement."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+import psycopg
+from psycopg.rows import TupleRow
+from sqlalchemy import (
+    ColumnElement,
+    ScalarSelect,
+    Text,
+    Uuid,
+    and_,
+    bindparam,
+    cast,
+    func,
+    literal_column,
+    or_,
+    select,
+)
+
+from adapters.postgres.pool import PATIENCE_S, Pool, as_query, fetch_row, is_connection_failure
+from adapters.postgres.tables import (
+    agent_areas,
+    budgets,
+    model_bindings,
+    models,
+    projects,
+    sessions,
+    user_credentials,
+    workspaces,
+)
+from application.ports.credential_vault import SealedKey
+from application.ports.turn_context import ContextUnavailable, TurnContext, TurnContexts
+from domain.agents import CREATIVE, area_of
+from domain.binding import Bindings, BindingScope, BoundModel
+from domain.budget import Budget, BudgetPolicy, BudgetScope
+from domain.provider import Provider, RoutingPreference
+from domain.usage import Prices
+
+
+class _BindingRow(msgspec.Struct, array_like=True):
+    scope: BindingScope
+    scope_id: str
+    routing_preference: str | None
+    model_id: UUID
+    provider: str
+    model_name: str
+    input_price: int
+    output_price: int
+    availability: str
+    supports_tool_calling: bool
+
+
+class _BudgetRow(msgspec.Struct, array_like=True):
+    is_of_project: bool
+    limit_micros: int
+    spent_micros: int
+    policy: str
+
+
+class _AreaRow(msgspec.Struct, array_like=True):
+    limit_micros: int
+    spent_micros: int
+
+
+class _KeyRow(msgspec.Struct, array_like=True):
+    provider: str
+    wrapped_dek: str
+    dek_iv: str
+    dek_auth_tag: str
+    encrypted_api_key: str
+    api_key_iv: str
+    api_key_auth_tag: str
+
+
+class _ContextRow(msgspec.Struct, array_like=True):
+    workspace_id: UUID
+    bindings: list[_BindingRow]
+    budgets: list[_BudgetRow]
+    area: _AreaRow | None
+    keys: list[_KeyRow]
+
+
+def _json_rows(*columns: Any) -> ColumnElement[Any]:
+    return func.coalesce(func.json_agg(func.json_build_array(*columns)), literal_column("'[]'::json"))
+
+
+def _bound_to(scope: BindingScope, scope_id: ColumnElement[Any]) -> ColumnElement[bool]:
+    return and_(model_bindings.c.scope == literal_column(f"'{scope}'"), model_bindings.c.scope_id == scope_id)
+
+
+def _bindings() -> ScalarSelect[Any]:
+    return (
+        select(
+            _json_rows(
+                model_bindings.c.scope,
+                model_bindings.c.scope_id,
+                model_bindings.c.routing_preference,
+                models.c.id,
+                models.c.provider,
+                models.c.name,
+                models.c.input_price_per_million_micros,
+                models.c.output_price_per_million_micros,
+                models.c.availability,
+                models.c.supports_tool_calling,
+            )
+        )
+        .select_from(model_bindings.join(models, models.c.id == model_bindings.c.model_id))
+        .where(
+            or_(
+                _bound_to(BindingScope.SESSION, cast(sessions.c.id, Text)),
+                _bound_to(BindingScope.AGENT, bindparam("agent", type_=Text)),
+                _bound_to(BindingScope.AGENT, bindparam("creative", type_=Text)),
+                _bound_to(BindingScope.AREA, bindparam("area", type_=Text)),
+                _bound_to(BindingScope.PROJECT, cast(projects.c.id, Text)),
+                _bound_to(BindingScope.WORKSPACE, cast(workspaces.c.id, Text)),
+            )
+        )
+        .scalar_subquery()
+    )
+
+
+def _budgets() -> ScalarSelect[Any]:
+    return (
+        select(
+            _json_rows(
+                budgets.c.project_id.is_not(None),
+                budgets.c.limit_micros,
+                budgets.c.spent_micros,
+                budgets.c.policy,
+            )
+        )
+        .where(or_(budgets.c.project_id == projects.c.id, budgets.c.session_id == sessions.c.id))
+        .scalar_subquery()
+    )
+
+
+def _area() -> ScalarSelect[Any]:
+    return (
+        select(func.json_build_array(agent_areas.c.budget_micros, agent_areas.c.spent_micros))
+        .where(
+            agent_areas.c.project_id == projects.c.id,
+            agent_areas.c.key == bindparam("area_key", type_=Text),
+            agent_areas.c.budget_micros.is_not(None),
+        )
+        .scalar_subquery()
+    )
+
+
+def _keys() -> ScalarSelect[Any]:
+    return (
+        select(
+            _json_rows(
+                user_credentials.c.provider,
+                user_credentials.c.wrapped_dek,
+                user_credentials.c.dek_iv,
+                user_credentials.c.dek_auth_tag,
+                user_credentials.c.encrypted_api_key,
+                user_credentials.c.api_key_iv,
+                user_credentials.c.api_key_auth_tag,
+            )
+        )
+        .where(user_credentials.c.user_id == workspaces.c.created_by)
+        .scalar_subquery()
+    )
+
+
+# JSON keeps labels that this program does not know as plain text, and every bigint exact.
+_READ: Final = as_query(
+    select(cast(func.json_build_array(workspaces.c.id, _bindings(), _budgets(), _area(), _keys()), Text))
+    .select_from(
+        sessions.join(projects, projects.c.id == sessions.c.project_id).join(
+            workspaces, workspaces.c.id == projects.c.workspace_id
+        )
+    )
+    .where(
+        sessions.c.id == bindparam("session_id", type_=Uuid),
+        projects.c.id == bindparam("project_id", type_=Uuid),
+    )
+)
+
+_decoder: Final = msgspec.json.Decoder(_ContextRow)
+
+_PROVIDERS: Final = {str(provider): provider for provider in Provider}
+_PREFERENCES: Final = {str(preference): preference for preference in RoutingPreference}
+
+
+class PostgresTurnContexts(TurnContexts):
+    """Reads contexts on a pool that somebody else opens and closes. `patience_s` bounds a read, waiting included."""
+
+    def __init__(self, pool: Pool, *, patience_s: float = PATIENCE_S) -> None:
+        self._pool = pool
+        self._patience_s = patience_s
+
+    async def read(self, session_id: UUID, project_id: UUID, agent: str | None) -> TurnContext | None:
+        area = area_of(agent)
+        creative = f"{project_id}:{CREATIVE}"
+        parameters = {
+            "session_id": session_id,
+            "project_id": project_id,
+            "agent": None if agent is None else f"{project_id}:{agent}",
+            "creative": creative,
+            "area": None if area is None else f"{project_id}:{area}",
+            "area_key": area,
+        }
+        # Shielded, since psycopg would hold up a reader that leaves: it asks the server to cancel, and waits.
+        row = await asyncio.shield(asyncio.create_task(self._fetch(parameters)))
+        if row is None:
+            return None
+        context = _decoder.decode(row[0])
+        return TurnContext(
+            workspace_id=context.workspace_id,
+            bindings=_bindings_of(context.bindings, agent, creative),
+            budgets=_budgets_of(context),
+            sealed_keys=_sealed_keys_of(context.keys),
+        )
+
+    async def _fetch(self, parameters: dict[str, Any]) -> TupleRow | None:
+        """The row. Connections that the server closed while they lay in the pool are passed over."""
+        deadline_s = asyncio.get_running_loop().time() + self._patience_s
+        attempts_left = self._pool.max_size
+        while True:
+            try:
+                return await fetch_row(self._pool, _READ, parameters, deadline_s=deadline_s)
+            except psycopg.Error as error:
+                if not attempts_left or not is_connection_failure(error):
+                    raise ContextUnavailable(
+                        f"the turn's context could not be read from the database within {self._patience_s:g} s: "
+                        f"{type(error).__name__} (SQLSTATE {error.sqlstate}): {error}"
+                    ) from error
+                attempts_left -= 1
+
+
+def _bindings_of(rows: Iterable[_BindingRow], agent: str | None, creative_scope_id: str) -> Bindings:
+    by_scope: list[BoundModel] = []
+    creative: BoundModel | None = None
+    for row in rows:
+        bound = _bound_model_of(row)
+        if bound is None:
+            continue
+        if agent != CREATIVE and row.scope is BindingScope.AGENT and row.scope_id == creative_scope_id:
+            creative = bound
+        else:
+            by_scope.append(bound)
+    return Bindings(by_scope, creative)
+
+
+def _bound_model_of(row: _BindingRow) -> BoundModel | None:
+    """The binding; None for a provider that was added after this program was written: it serves no turn."""
+    provider = _PROVIDERS.get(row.provider)
+    if provider is None:
+        return None
+    return BoundModel(
+        scope=row.scope,
+        model_id=row.model_id,
+        provider=provider,
+        name=row.model_name,
+        prices=Prices(row.input_price, row.output_price),
+        is_available=row.availability != "unavailable",
+        supports_tool_calling=row.supports_tool_calling,
+        routing_preference=_PREFERENCES.get(row.routing_preference or ""),
+    )
+
+
+def _budgets_of(context: _ContextRow) -> list[Budget]:
+    found = [
+        Budget(
+            BudgetScope.PROJECT if row.is_of_project else BudgetScope.SESSION,
+            row.limit_micros,
+            row.spent_micros,
+            BudgetPolicy.ALLOW if row.policy == BudgetPolicy.ALLOW else BudgetPolicy.BLOCK,
+        )
+        for row in sorted(context.budgets, key=lambda row: not row.is_of_project)
+    ]
+    if context.area is not None:
+        found.append(Budget(BudgetScope.AREA, context.area.limit_micros, context.area.spent_micros))
+    return found
+
+
+def _sealed_keys_of(rows: Iterable[_KeyRow]) -> dict[Provider, SealedKey]:
+    """By provider; the owner's keys for other things (github, gitlab, …) are no turn's."""
+    return {
+        _PROVIDERS[row.provider]: SealedKey(
+            row.wrapped_dek,
+            row.dek_iv,
+            row.dek_auth_tag,
+            row.encrypted_api_key,
+            row.api_key_iv,
+            row.api_key_auth_tag,
+        )
+        for row in rows
+        if row.provider in _PROVIDERS
+    }

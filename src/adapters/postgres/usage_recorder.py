@@ -1,0 +1,446 @@
+"""The turn's one settle: rows, budgets, areas and crossed thresholds of all the turns that end together."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from itertools import chain
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+import psycopg
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    ColumnElement,
+    Integer,
+    Numeric,
+    Select,
+    Text,
+    Uuid,
+    and_,
+    bindparam,
+    case,
+    cast,
+    column,
+    func,
+    insert,
+    literal_column,
+    or_,
+    select,
+    true,
+    union_all,
+    update,
+)
+from sqlalchemy.dialects.postgresql import array, distinct_on
+from sqlalchemy.dialects.postgresql import insert as insert_or_ignore
+from structlog import get_logger
+
+from adapters.postgres.pool import PATIENCE_S, Pool, as_query, fetch_row, is_connection_failure
+from adapters.postgres.tables import agent_areas, budgets, outbox_events, token_usage
+from application.ports.usage_recorder import UsageRecorder
+from domain.budget import THRESHOLDS_PERCENT, BudgetScope
+from domain.usage import TokenUsage
+
+_log = get_logger(__name__)
+_encode: Final = msgspec.json.Encoder().encode
+
+_BATCH_MAX: Final = 500
+_PAUSE_S: Final = 0.05
+"""Between two attempts at what a moment may mend."""
+
+_TRY_AGAIN_WHOLE: Final = frozenset({"40001", "40P01"})
+"""Serialization failure, deadlock: PostgreSQL chose this one of two to give way."""
+
+_HELD_UP: Final = frozenset({"55P03", "57014"})
+"""A lock, or the statement, took longer than it may."""
+
+
+class _Row(msgspec.Struct):
+    """A record as the statement takes it: columns of `token_usage` by their names, and what its counters need."""
+
+    id: UUID
+    session_id: UUID
+    actor_kind: str
+    actor_id: str
+    provider: str
+    model_id: UUID | None
+    model_name: str
+    input_tokens: int
+    output_tokens: int
+    estimated: bool
+    cost_micros: int
+    input_price_per_million_micros: int
+    output_price_per_million_micros: int
+    latency_ms: int
+    binding_origin: str | None
+    upstream_provider: str | None
+    routing_preference: str | None
+    created_at: datetime
+    price_implicit: bool
+    catalog_cost_micros: int | None
+    resolved_model_name: str | None
+    generation_id: str | None
+    cached_input_tokens: int | None
+    reasoning_tokens: int | None
+    project_id: UUID
+    area: str | None
+    traceparent: str | None
+
+
+def _row_of(usage: TokenUsage) -> _Row:
+    return _Row(
+        id=usage.id,
+        session_id=usage.session_id,
+        actor_kind=usage.actor_kind,
+        actor_id=_storable(usage.actor_id),
+        provider=usage.provider,
+        model_id=usage.model_id,
+        model_name=_storable(usage.model_name),
+        input_tokens=usage.tokens.input,
+        output_tokens=usage.tokens.output,
+        estimated=usage.is_estimated,
+        cost_micros=usage.cost.micros,
+        input_price_per_million_micros=usage.cost.prices.input_per_million_micros,
+        output_price_per_million_micros=usage.cost.prices.output_per_million_micros,
+        latency_ms=usage.latency_ms,
+        binding_origin=usage.binding_origin,
+        upstream_provider=_storable_or_none(usage.upstream_provider),
+        routing_preference=usage.routing_preference,
+        created_at=usage.created_at,
+        price_implicit=usage.cost.is_implicit,
+        catalog_cost_micros=usage.cost.catalogue_micros,
+        resolved_model_name=_storable_or_none(usage.resolved_model_name),
+        generation_id=_storable_or_none(usage.generation_id),
+        cached_input_tokens=usage.tokens.cached_input,
+        reasoning_tokens=usage.tokens.reasoning,
+        project_id=usage.project_id,
+        area=usage.area,
+        traceparent=usage.traceparent,
+    )
+
+
+def _storable(text: str) -> str:
+    """The text without what PostgreSQL's text cannot hold, which a provider's JSON can: NUL and lone surrogates."""
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+
+def _storable_or_none(text: str | None) -> str | None:
+    return None if text is None else _storable(text)
+
+
+def _text(text: str) -> ColumnElement[str]:
+    return literal_column(f"'{text}'", Text)
+
+
+def _settle_statement() -> bytes:
+    """All in one statement, so in one transaction and one snapshot.
+
+    Counters move by what was inserted, never by what was handed over: a record that is there already moves none.
+    The rows to be moved are locked in the order of their ids, budgets before areas, and each is updated by one CTE
+    only, from the values its lock brought: those beside the UPDATE may be older.
+    """
+    zero, one, hundred = (literal_column(number, Integer) for number in ("0", "1", "100"))
+    row_columns = [token_usage.c[name] for name in _Row.__struct_fields__ if name in token_usage.c]
+    record = (
+        func.json_to_recordset(cast(bindparam("records", type_=Text), JSON))
+        .table_valued(
+            *(column(stored.name, stored.type) for stored in row_columns),
+            column("project_id", Uuid),
+            column("area", Text),
+            column("traceparent", Text),
+        )
+        .render_derived(name="record", with_types=True)
+    )
+    handed = select(record).ext(distinct_on(record.c.id)).order_by(record.c.id).cte("handed")
+    inserted = (
+        insert_or_ignore(token_usage)
+        .from_select(
+            [stored.name for stored in row_columns],
+            select(*(handed.c[stored.name] for stored in row_columns)).order_by(handed.c.id),
+            include_defaults=False,
+        )
+        .on_conflict_do_nothing(index_elements=[token_usage.c.id])
+        .returning(token_usage.c.id)
+        .cte("inserted")
+    )
+    written = (
+        select(
+            handed.c.id,
+            handed.c.project_id,
+            handed.c.session_id,
+            handed.c.area,
+            handed.c.cost_micros,
+            handed.c.traceparent,
+        )
+        .join_from(handed, inserted, inserted.c.id == handed.c.id)
+        .cte("written")
+    )
+
+    def shares_of(owner: ColumnElement[UUID], owner_written: ColumnElement[UUID]) -> Select[UUID, Decimal]:
+        return (
+            select(budgets.c.id, func.sum(written.c.cost_micros).label("cost_micros"))
+            .join_from(written, budgets, owner == owner_written)
+            .group_by(budgets.c.id)
+        )
+
+    shares = union_all(
+        shares_of(budgets.c.project_id, written.c.project_id),
+        shares_of(budgets.c.session_id, written.c.session_id),
+    ).cte("shares")
+    locked = (
+        select(
+            budgets.c.id,
+            budgets.c.project_id,
+            budgets.c.session_id,
+            budgets.c.limit_micros,
+            budgets.c.last_threshold_notified,
+            budgets.c.spent_micros.label("spent_before_micros"),
+            (budgets.c.spent_micros + shares.c.cost_micros).label("spent_micros"),
+        )
+        .join_from(budgets, shares, shares.c.id == budgets.c.id)
+        .order_by(budgets.c.id)
+        .with_for_update(of=budgets)
+        .cte("locked")
+    )
+
+    def reaches(spent_micros: ColumnElement[Any], percent: ColumnElement[int]) -> ColumnElement[bool]:
+        return and_(
+            locked.c.limit_micros > zero,
+            cast(spent_micros, Numeric) * hundred >= cast(locked.c.limit_micros, Numeric) * percent,
+        )
+
+    percents = [literal_column(str(percent), Integer) for percent in THRESHOLDS_PERCENT]
+    reached = case(
+        *((reaches(locked.c.spent_micros, percent), percent) for percent in reversed(percents)), else_=zero
+    )
+    moved_budgets = (
+        update(budgets)
+        .where(budgets.c.id == locked.c.id)
+        .values(
+            spent_micros=cast(locked.c.spent_micros, BigInteger),
+            last_threshold_notified=func.greatest(locked.c.last_threshold_notified, reached),
+            updated_at=func.now(),
+        )
+        .returning(budgets.c.id)
+        .cte("moved_budgets")
+    )
+    thresholds = (
+        func.unnest(array(percents))
+        .table_valued(column("percent", Integer))
+        .render_derived(name="thresholds")
+    )
+    # A threshold is the doing of one record of the batch, by the order of ids: its trace, and what was spent then.
+    running = (
+        select(
+            written.c.id,
+            written.c.traceparent,
+            (
+                locked.c.spent_before_micros + func.sum(written.c.cost_micros).over(order_by=written.c.id)
+            ).label("spent_micros"),
+        )
+        .where(or_(written.c.project_id == locked.c.project_id, written.c.session_id == locked.c.session_id))
+        .correlate(locked)
+        .lateral("running")
+    )
+    crossing = (
+        select(running.c.traceparent, cast(running.c.spent_micros, BigInteger).label("spent_micros"))
+        .where(reaches(running.c.spent_micros, thresholds.c.percent))
+        .order_by(running.c.id)
+        .limit(one)
+        .correlate(locked, thresholds)
+        .lateral("crossing")
+    )
+    payload = {
+        "scope": case(
+            (locked.c.project_id.is_not(None), _text(BudgetScope.PROJECT)), else_=_text(BudgetScope.SESSION)
+        ),
+        "scopeId": func.coalesce(locked.c.project_id, locked.c.session_id),
+        "threshold": thresholds.c.percent,
+        "spentMicros": crossing.c.spent_micros,
+        "limitMicros": locked.c.limit_micros,
+    }
+    announced = (
+        insert(outbox_events)
+        .from_select(
+            ["aggregate_type", "aggregate_id", "event_type", "payload", "metadata"],
+            select(
+                _text("budget"),
+                locked.c.id,
+                _text("budget.threshold_crossed"),
+                func.jsonb_build_object(
+                    *chain.from_iterable((_text(key), value) for key, value in payload.items())
+                ),
+                func.jsonb_strip_nulls(func.jsonb_build_object(_text("traceparent"), crossing.c.traceparent)),
+            )
+            .select_from(
+                locked.join(
+                    thresholds,
+                    and_(
+                        thresholds.c.percent > locked.c.last_threshold_notified,
+                        reaches(locked.c.spent_micros, thresholds.c.percent),
+                    ),
+                ).join(crossing, true())
+            )
+            .order_by(locked.c.id, thresholds.c.percent),
+            include_defaults=False,
+        )
+        .returning(outbox_events.c.id)
+        .cte("announced")
+    )
+    area_shares = (
+        select(agent_areas.c.id, func.sum(written.c.cost_micros).label("cost_micros"))
+        .join_from(
+            written,
+            agent_areas,
+            and_(agent_areas.c.project_id == written.c.project_id, agent_areas.c.key == written.c.area),
+        )
+        # Asking for the budgets here is what makes their locks come first.
+        .where(select(func.count()).select_from(moved_budgets).scalar_subquery() >= zero)
+        .group_by(agent_areas.c.id)
+        .cte("area_shares")
+    )
+    locked_areas = (
+        select(
+            agent_areas.c.id,
+            (agent_areas.c.spent_micros + area_shares.c.cost_micros).label("spent_micros"),
+        )
+        .join_from(agent_areas, area_shares, area_shares.c.id == agent_areas.c.id)
+        .order_by(agent_areas.c.id)
+        .with_for_update(of=agent_areas)
+        .cte("locked_areas")
+    )
+    moved_areas = (
+        update(agent_areas)
+        .where(agent_areas.c.id == locked_areas.c.id)
+        .values(spent_micros=cast(locked_areas.c.spent_micros, BigInteger), updated_at=func.now())
+        .returning(agent_areas.c.id)
+        .cte("moved_areas")
+    )
+    return as_query(select(func.count()).select_from(inserted).add_cte(announced, moved_areas))
+
+
+_SETTLE: Final = _settle_statement()
+
+
+@dataclass(slots=True, eq=False)
+class _Handed:
+    """A record on its way: `settled` is what `record` answers."""
+
+    usage: TokenUsage
+    json: bytes
+    settled: asyncio.Future[bool]
+    deadline_s: float
+    expiry: asyncio.TimerHandle | None = None
+
+
+class PostgresUsageRecorder(UsageRecorder):
+    """Writes together what is handed over while earlier writes are under way, on a pool that somebody else opens.
+
+    `on_unrecorded` is told of every record that was not known to be committed `patience_s` after it was handed over, or
+    that the database refused; it must not raise.
+    """
+
+    def __init__(
+        self, pool: Pool, *, on_unrecorded: Callable[[TokenUsage], None], patience_s: float = PATIENCE_S
+    ) -> None:
+        self._pool = pool
+        self._on_unrecorded = on_unrecorded
+        self._patience_s = patience_s
+        self._handed: deque[_Handed] = deque()
+        self._again: deque[list[_Handed]] = deque()
+        """Batches, or halves of them, that failed and are to be tried again."""
+        self._writers: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+
+    async def record(self, usage: TokenUsage) -> bool:
+        loop = asyncio.get_running_loop()
+        if self._is_closed:
+            self._report(usage, "the recorder is closed")
+            return False
+        try:
+            json = _encode(_row_of(usage))
+        except OverflowError:
+            self._report(usage, "a number is beyond 64 bits")
+            return False
+        handed = _Handed(usage, json, loop.create_future(), loop.time() + self._patience_s)
+        handed.expiry = loop.call_at(
+            handed.deadline_s, self._give_up, handed, "the database did not take it in time"
+        )
+        self._handed.append(handed)
+        if len(self._writers) < self._pool.max_size:
+            writer = loop.create_task(self._write())
+            self._writers.add(writer)
+            writer.add_done_callback(self._writers.discard)
+        # Shielded: a caller that is cancelled leaves its record in good hands.
+        return await asyncio.shield(handed.settled)
+
+    async def close(self) -> None:
+        """Take no more records, and wait until those handed over are settled: `patience_s` at the most."""
+        self._is_closed = True
+        while self._writers:
+            await asyncio.wait(self._writers)
+
+    async def _write(self) -> None:
+        """Write until nothing is left to be written."""
+        while batch := self._next_batch():
+            deadline_s = max(handed.deadline_s for handed in batch)
+            records = b"[" + b",".join(handed.json for handed in batch) + b"]"
+            try:
+                await fetch_row(self._pool, _SETTLE, {"records": records.decode()}, deadline_s=deadline_s)
+            except psycopg.Error as error:
+                await self._recover(batch, error)
+            else:
+                for handed in batch:
+                    self._settle(handed)
+
+    def _next_batch(self) -> list[_Handed]:
+        """Records that still have time; none when there are none."""
+        while self._again:
+            if batch := [handed for handed in self._again.popleft() if not handed.settled.done()]:
+                return batch
+        batch = []
+        while self._handed and len(batch) < _BATCH_MAX:
+            handed = self._handed.popleft()
+            if not handed.settled.done():
+                batch.append(handed)
+        return batch
+
+    async def _recover(self, batch: list[_Handed], error: psycopg.Error) -> None:
+        """Decide what becomes of a batch that failed; every writer may take up what is left of it."""
+        is_held_up = error.sqlstate in _HELD_UP
+        if error.sqlstate in _TRY_AGAIN_WHOLE or is_connection_failure(error):
+            await asyncio.sleep(_PAUSE_S)
+            self._again.append(batch)
+        elif len(batch) > 1:
+            # One record is at fault, or waits for a lock, and must not take its neighbours with it.
+            middle = len(batch) // 2
+            self._again.extend((batch[:middle], batch[middle:]))
+        elif is_held_up:
+            self._again.append(batch)
+        else:
+            self._give_up(
+                batch[0], f"the database refused it: {error.diag.message_primary} (SQLSTATE {error.sqlstate})"
+            )
+
+    def _settle(self, handed: _Handed) -> None:
+        if handed.expiry is not None:
+            handed.expiry.cancel()
+        if handed.settled.done():
+            _log.warning("usage_recorded_late", id=str(handed.usage.id))
+        else:
+            handed.settled.set_result(True)
+
+    def _give_up(self, handed: _Handed, reason: str) -> None:
+        if handed.expiry is not None:
+            handed.expiry.cancel()
+        if not handed.settled.done():
+            handed.settled.set_result(False)
+            self._report(handed.usage, reason)
+
+    def _report(self, usage: TokenUsage, reason: str) -> None:
+        _log.error("usage_unrecorded", reason=reason, **msgspec.to_builtins(_row_of(usage)))
+        self._on_unrecorded(usage)

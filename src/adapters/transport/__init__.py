@@ -1,0 +1,1 @@
+"""The shared way out: connections to other services, and the bytes they stream back."""

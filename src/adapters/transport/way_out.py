@@ -1,0 +1,262 @@
+"""The HTTP client of the hot call: one pool of connections, and requests that are sent once."""
+
+import asyncio
+from collections.abc import Awaitable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Final, Self, TypeVar
+
+import aiohttp
+
+_Result = TypeVar("_Result")
+
+_FIRST_BLOCK_BYTES: Final = 32 * 1024
+"""aiohttp drains after 64 KiB: a first block below that is asked after as soon as it is written, and not later."""
+_LONGEST_HEADER_BYTES: Final = 64 * 1024
+_DRAIN_S: Final = 1.0
+_DRAIN_BYTES: Final = 64 * 1024
+
+
+class ConnectionBrokenError(Exception):
+    """No connection was made, or it was lost, or what came is not HTTP."""
+
+
+class ClockExpiredError(Exception):
+    """A clock ran out."""
+
+
+class InterruptedCallError(Exception):
+    """`Exchange.interrupt` was called."""
+
+
+class WayOut:
+    """The process's connections to its providers, opened in the running loop at the first call."""
+
+    def __init__(self, *, keep_alive_s: float = 15.0) -> None:
+        self._keep_alive_s = keep_alive_s
+        self._session: aiohttp.ClientSession | None = None
+        self._drains: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close every connection. For when no call is under way: a pending read would wait on for its clocks."""
+        for drain in self._drains:
+            drain.cancel()
+        await asyncio.gather(*self._drains, return_exceptions=True)
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    def session(self) -> aiohttp.ClientSession:
+        """The one session of this process."""
+        if self._session is None or self._session.closed:
+            reuse = aiohttp.TraceConfig()
+            reuse.on_connection_reuseconn.append(_note_reuse)
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=self._keep_alive_s),
+                timeout=aiohttp.ClientTimeout(),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                trust_env=False,
+                trace_configs=[reuse],
+                max_line_size=_LONGEST_HEADER_BYTES,
+                max_field_size=_LONGEST_HEADER_BYTES,
+            )
+        return self._session
+
+    def give_back(self, response: aiohttp.ClientResponse) -> None:
+        """Let a response whose answer is complete end by itself, briefly, so that its connection can be used again."""
+        if response.content.is_eof():
+            return
+        drain = asyncio.create_task(_drain(response))
+        self._drains.add(drain)
+        drain.add_done_callback(self._drains.discard)
+
+
+class Exchange:
+    """One POST and its answer, ended by whatever comes first: its end, a clock, an interruption, its owner.
+
+    The request is never repeated, but once when a kept connection turns out closed and not a byte was written to it.
+    """
+
+    def __init__(
+        self,
+        way_out: WayOut,
+        url: str,
+        headers: Mapping[str, str],
+        body: Sequence[bytes],
+        *,
+        deadline_s: float,
+        first_byte_s: float,
+    ) -> None:
+        """`body` is one block or more, `deadline_s` on the event loop's clock; `first_byte_s` counts once connected."""
+        self._way_out = way_out
+        self._url = url
+        self._headers = headers
+        self._body = body
+        self._deadline_s = deadline_s
+        self._first_byte_s = first_byte_s
+        self._loop = asyncio.get_running_loop()
+        self._timeout: asyncio.Timeout | None = None
+        self._response: aiohttp.ClientResponse | None = None
+        self._error: aiohttp.ClientError | None = None
+        self._is_interrupted = False
+        self._is_connection_reused = False
+        self.is_sent = False
+        """A byte of the request has been written."""
+
+    async def send(self, connect_s: float) -> tuple[int, Mapping[str, str]]:
+        """Send the request; status and headers of the answer.
+
+        Raises:
+            ConnectionBrokenError: see there.
+            ClockExpiredError: no connection within `connect_s`, no headers within the time for the first byte, or the
+                deadline.
+            InterruptedCallError: see there.
+        """
+        try:
+            self._response = await self._wait(self._post(), connect_s)
+        except ConnectionBrokenError:
+            if True:
+                raise
+            self._response = await self._wait(self._post(), connect_s)
+        return self._response.status, self._response.headers
+
+    async def read(self, silence_s: float) -> bytes:
+        """What has arrived, or what arrives next; empty at the end of the answer.
+
+        Raises:
+            ConnectionBrokenError: the answer was cut; what arrived before was given out first.
+            ClockExpiredError: nothing within `silence_s`, or the deadline.
+            InterruptedCallError: see there.
+        """
+        assert self._response is not None, "read() comes after send()"
+        if self._is_interrupted:
+            raise InterruptedCallError
+        if self._loop.time() >= self._deadline_s:
+            raise ClockExpiredError
+        content = self._response.content
+        try:
+            if self._error is not None:
+                raise self._error
+            if content.exception() is None and ((received := content.read_nowait()) or content.at_eof()):
+                return received
+            if self._response.connection is None or self._response.connection.transport is None:
+                raise aiohttp.ServerDisconnectedError
+            return await self._wait(content.readany(), silence_s)
+        except aiohttp.ClientError as error:
+            return self._rest(error)
+        except ConnectionBrokenError as error:
+            if isinstance(error.__cause__, aiohttp.ClientError):
+                return self._rest(error.__cause__)
+            raise
+
+    def interrupt(self) -> None:
+        """End the pending wait, or the next one, with `InterruptedCallError`."""
+        self._is_interrupted = True
+        if self._timeout is not None and not self._timeout.expired():
+            self._timeout.reschedule(self._loop.time())
+
+    def finish(self) -> None:
+        """The answer is complete: give the connection back."""
+        if self._response is not None:
+            self._way_out.give_back(self._response)
+
+    def close(self) -> None:
+        """Close the connection at once, unless the answer was read to its end."""
+        if self._response is not None:
+            self._response.close()
+
+    async def _post(self) -> aiohttp.ClientResponse:
+        self._is_connection_reused = False
+        return await self._way_out.session().post(
+            self._url,
+            data=_Upload(self, self._body),
+            headers=self._headers,
+            allow_redirects=False,
+            trace_request_ctx=self,
+        )
+
+    async def _wait(self, awaitable: Awaitable[_Result], limit_s: float) -> _Result:
+        timeout = asyncio.timeout_at(self._end(limit_s))
+        self._timeout = timeout
+        try:
+            async with timeout:
+                return await awaitable
+        except aiohttp.ClientError as error:
+            raise ConnectionBrokenError from error
+        except TimeoutError as error:
+            if not timeout.expired():
+                raise ConnectionBrokenError from error
+            raise (InterruptedCallError if self._is_interrupted else ClockExpiredError) from None
+        finally:
+            self._timeout = None
+
+    def _end(self, limit_s: float) -> float:
+        now_s = self._loop.time()
+        return now_s if self._is_interrupted else min(self._deadline_s, now_s + limit_s)
+
+    def _rest(self, error: aiohttp.ClientError) -> bytes:
+        """What had arrived before the connection broke: aiohttp keeps it, and its public methods raise instead."""
+        assert self._response is not None
+        rest = self._response.content._read_nowait(-1)
+        if not rest:
+            raise ConnectionBrokenError from error
+        self._error = error
+        return rest
+
+    def note_connection(self) -> None:
+        """There is a connection: from here on it is the first byte that is waited for."""
+        if self._timeout is not None and not self._timeout.expired():
+            self._timeout.reschedule(self._end(self._first_byte_s))
+
+    def note_reuse(self) -> None:
+        """The connection is a kept one."""
+        self._is_connection_reused = True
+
+
+class _Upload:
+    """The body as aiohttp asks for it. Being asked for a second block says that the first was written."""
+
+    def __init__(self, exchange: Exchange, body: Sequence[bytes]) -> None:
+        first, *others = body
+        self._exchange = exchange
+        self._blocks = [
+            block for block in (first[:_FIRST_BLOCK_BYTES], first[_FIRST_BLOCK_BYTES:], *others) if block
+        ]
+        self._written = 0
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._written == 0:
+            self._exchange.note_connection()
+        else:
+            self._exchange.is_sent = True
+        if self._written == len(self._blocks):
+            raise StopAsyncIteration
+        self._written += 1
+        return self._blocks[self._written - 1]
+
+
+async def _note_reuse(_session: aiohttp.ClientSession, context: SimpleNamespace, _params: object) -> None:
+    exchange = context.trace_request_ctx
+    assert isinstance(exchange, Exchange)
+    exchange.note_reuse()
+
+
+async def _drain(response: aiohttp.ClientResponse) -> None:
+    """Read the little that follows a complete answer; a connection that brings more, or is slow to end, is closed."""
+    left_bytes = _DRAIN_BYTES
+    try:
+        async with asyncio.timeout(_DRAIN_S):
+            while left_bytes > 0 and (received := await response.content.readany()):
+                left_bytes -= len(received)
+    except (TimeoutError, aiohttp.ClientError):
+        pass
+    finally:
+        response.close()

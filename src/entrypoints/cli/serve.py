@@ -1,0 +1,52 @@
+"""`brabo serve`."""
+
+import argparse
+import os
+import sys
+
+from entrypoints.cli.subcommand import Subcommands, say
+from entrypoints.container import READABLE_ERRORS, Container
+from entrypoints.database import open_database, shown
+from entrypoints.http.server import serve
+from entrypoints.settings import read_settings
+
+
+def add_to(commands: Subcommands) -> None:
+    """Declare the command."""
+    parser = commands.add_parser(
+        "serve",
+        description="Serve the engines' turns until SIGTERM or Ctrl-C. Without DATABASE_URL it brings the embedded "
+        "database along, and up to date.",
+    )
+    parser.add_argument("--host", help="address to listen on (default: BRABO_HOST, or 127.0.0.1)")
+    parser.add_argument("--port", help="port to listen on (default: BRABO_PORT, or 3000)")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until told to leave."""
+    given = {"BRABO_HOST": arguments.host, "BRABO_PORT": arguments.port}
+    settings = read_settings(
+        {**os.environ, **{name: text for name, text in given.items() if text is not None}}
+    )
+    settings.require_secrets()
+    with open_database(settings, say) as container:
+        if settings.database_url is None:
+            container.upgrade_database(say=say)
+        else:
+            _warn_unless_current(container)
+        say(f"serving on {settings.host} port {settings.port}, with {shown(container.database_url())}")
+        return serve(container)
+
+
+def _warn_unless_current(container: Container) -> None:
+    """It starts all the same: `readyz` says no until the database is there and migrated, and then yes."""
+    try:
+        pending = container.locate_database().pending
+    except READABLE_ERRORS as error:
+        trouble = str(error)
+    else:
+        if not pending:
+            return
+        trouble = f"the database lacks {', '.join(pending)}: run `brabo migrate`"
+    print(f"brabo: warning: not ready to serve: {trouble}", file=sys.stderr)

@@ -1,0 +1,413 @@
+"""How a call meets its connection: the clocks, the pool, and that nothing is sent twice."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import structlog
+from tests.support.raw_upstream import RawUpstream, Wire, chunked, head, whole
+
+from adapters.openai_compatible import body as body_module
+from adapters.openai_compatible.profiles import provider_table
+from adapters.openai_compatible.provider import Clocks, OpenAICompatibleProvider
+from adapters.transport.way_out import WayOut
+from application.ports.llm_provider import ChatCall, ChatStream
+from domain.failure import FailureCode
+from domain.provider import Provider
+from domain.secret import Secret
+
+KEY = "sk-or-v1-0123456789abcdef"
+SAID = b'data: {"choices":[{"delta":{"content":"Pong"}}]}\n\n'
+STOP = b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\n'
+ANSWER = SAID + STOP + b"data: [DONE]\n\n"
+
+
+class Caller:
+    """Calls one upstream."""
+
+    def __init__(self, url: str, way_out: WayOut, **clocks: float) -> None:
+        self.provider = OpenAICompatibleProvider(
+            provider_table({Provider.OPENROUTER: url}, "http://localhost:3000"),
+            way_out,
+            now=lambda: datetime.now(UTC),
+            clocks=Clocks(**clocks),
+        )
+
+    def call(self, deadline_in_s: float = 20.0, **fields: Any) -> ChatStream:
+        defaults: dict[str, Any] = {
+            "provider": Provider.OPENROUTER,
+            "model": "m",
+            "messages": [],
+            "tools": [],
+            "api_key": Secret(KEY),
+            "routing_preference": None,
+            "deadline_s": asyncio.get_running_loop().time() + deadline_in_s,
+        }
+        return self.provider.chat(ChatCall(**(defaults | fields)))
+
+
+@pytest.fixture
+async def upstream() -> AsyncIterator[RawUpstream]:
+    async with RawUpstream() as upstream:
+        yield upstream
+
+
+@pytest.fixture
+async def way_out() -> AsyncIterator[WayOut]:
+    async with WayOut() as way_out:
+        yield way_out
+
+
+async def read(stream: ChatStream) -> Sequence[str]:
+    return [piece async for piece in stream]
+
+
+def failed(stream: ChatStream) -> tuple[FailureCode | None, bool]:
+    outcome = stream.outcome()
+    return outcome.failure.code if outcome.failure else None, outcome.may_be_charged
+
+
+async def silent(wire: Wire) -> None:
+    await wire.gone()
+
+
+async def half(wire: Wire) -> None:
+    await wire.send(head() + chunked(SAID, is_ended=False))
+    await wire.gone()
+
+
+async def test_a_refused_connection_costs_nothing(way_out: WayOut) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    stream = Caller(f"http://127.0.0.1:{port}", way_out).call()
+    assert await read(stream) == []
+    assert failed(stream) == (FailureCode.CONNECTION, False)
+
+
+@pytest.mark.parametrize("ending", ["clock", "deadline", "interruption", "cancellation"])
+async def test_a_connection_that_is_not_accepted_ends_and_costs_nothing(way_out: WayOut, ending: str) -> None:
+    with socket.socket() as full, socket.socket() as first, socket.socket() as second:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for waiting in (first, second):
+            waiting.setblocking(False)
+            waiting.connect_ex(full.getsockname())
+        await asyncio.sleep(0.02)
+        caller = Caller(
+            f"http://127.0.0.1:{full.getsockname()[1]}", way_out, connect_s=0.2 if ending == "clock" else 9
+        )
+        stream = caller.call(deadline_in_s=0.2 if ending == "deadline" else 20)
+        reading = asyncio.create_task(read(stream))
+        await asyncio.sleep(0.1)
+        if ending == "interruption":
+            stream.interrupt(FailureCode.DRAINING)
+        if ending == "cancellation":
+            reading.cancel()
+        async with asyncio.timeout(5):
+            await asyncio.wait([reading])
+        code = {"interruption": FailureCode.DRAINING, "cancellation": None}.get(ending, FailureCode.TIMEOUT)
+        assert failed(stream) == (code, False)
+
+
+async def test_the_first_byte_has_a_clock_of_its_own(upstream: RawUpstream, way_out: WayOut) -> None:
+    upstream.will(silent)
+    loop = asyncio.get_running_loop()
+    started_s = loop.time()
+    stream = Caller(upstream.url, way_out, connect_s=0.1, first_byte_s=0.4).call()
+    await read(stream)
+    assert 0.35 < loop.time() - started_s < 2
+    assert failed(stream) == (FailureCode.TIMEOUT, True)
+
+
+async def test_the_readers_own_time_is_no_silence(upstream: RawUpstream, way_out: WayOut) -> None:
+    async def act(wire: Wire) -> None:
+        await wire.send(head() + chunked(SAID, is_ended=False))
+        await asyncio.sleep(0.5)
+        await wire.send(chunked(ANSWER))
+
+    upstream.will(act)
+    stream = Caller(upstream.url, way_out, idle_s=0.3).call()
+    assert await anext(aiter(stream)) == "Pong"
+    await asyncio.sleep(0.6)
+    assert await read(stream) == ["Pong"]
+    assert failed(stream) == (None, True)
+
+
+async def test_silences_on_both_sides_of_a_half_frame_add_up(upstream: RawUpstream, way_out: WayOut) -> None:
+    async def act(wire: Wire) -> None:
+        await wire.send(head())
+        await wire.send(*(chunked(SAID[i : i + 1], is_ended=False) for i in range(len(SAID))), pause_s=0.05)
+
+    upstream.will(act)
+    stream = Caller(upstream.url, way_out, idle_s=0.4).call()
+    assert await read(stream) == []
+    assert failed(stream) == (FailureCode.TIMEOUT, True)
+
+
+async def test_an_answer_read_to_its_end_gives_its_connection_back(
+    upstream: RawUpstream, way_out: WayOut
+) -> None:
+    async def late_end(wire: Wire) -> bool:
+        await wire.send(head() + chunked(ANSWER, is_ended=False))
+        await wire.send(b"0\r\n\r\n", pause_s=0.05)
+        return True
+
+    refusal = whole(b'{"error":{"code":429}}', "429 Too Many Requests", "application/json")
+    upstream.will(whole(ANSWER), late_end, refusal, whole(ANSWER))
+    caller = Caller(upstream.url, way_out)
+    for _ in range(4):
+        await read(caller.call())
+        await asyncio.sleep(0.1)
+    assert [request.connection for request in upstream.requests] == [1, 1, 1, 1]
+
+
+async def test_what_follows_a_complete_answer_without_end_is_not_waited_for(
+    upstream: RawUpstream, way_out: WayOut
+) -> None:
+    async def babble(wire: Wire) -> None:
+        await wire.send(head() + chunked(ANSWER, is_ended=False))
+        while True:
+            await wire.send(chunked(b": x\n\n" * 1000, is_ended=False))
+
+    upstream.will(babble, whole(ANSWER))
+    caller = Caller(upstream.url, way_out)
+    async with asyncio.timeout(0.5):
+        await read(caller.call())
+    await asyncio.sleep(0.1)
+    await read(caller.call())
+    assert [request.connection for request in upstream.requests] == [1, 2]
+
+
+@pytest.mark.parametrize("how", ["aclose", "cancel"])
+@pytest.mark.parametrize("when", ["before the headers", "in the stream"])
+async def test_leaving_closes_the_socket_at_once(
+    upstream: RawUpstream, way_out: WayOut, how: str, when: str
+) -> None:
+    gone: list[float] = []
+
+    async def act(wire: Wire) -> None:
+        if when == "in the stream":
+            await wire.send(head() + chunked(SAID, is_ended=False))
+        gone.append(await wire.gone())
+
+    upstream.will(act)
+    stream = Caller(upstream.url, way_out).call()
+    reading = asyncio.create_task(read(stream))
+    await asyncio.sleep(0.1)
+    left_s = asyncio.get_running_loop().time()
+    if how == "cancel":
+        reading.cancel()
+    else:
+        await stream.aclose()
+    await asyncio.wait([reading])
+    await asyncio.sleep(0.05)
+    assert len(gone) == 1
+    assert gone[0] - left_s < 0.02
+    assert failed(stream) == (None, True)
+
+
+async def test_a_request_that_was_read_and_not_answered_is_not_sent_again(
+    upstream: RawUpstream, way_out: WayOut
+) -> None:
+    async def hang_up(_wire: Wire) -> None:
+        return
+
+    upstream.will(whole(ANSWER), hang_up, whole(ANSWER))
+    caller = Caller(upstream.url, way_out)
+    await read(caller.call())
+    stream = caller.call()
+    await read(stream)
+    assert failed(stream) == (FailureCode.CONNECTION, True)
+    assert [request.connection for request in upstream.requests] == [1, 1]
+
+
+async def test_a_new_connection_that_closes_at_once_is_not_tried_again(way_out: WayOut) -> None:
+    accepted = 0
+
+    async def hang_up(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal accepted
+        accepted += 1
+        writer.close()
+
+    async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as server:
+        stream = Caller(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", way_out).call()
+        await read(stream)
+    assert accepted == 1
+    assert failed(stream)[0] is FailureCode.CONNECTION
+
+
+async def test_a_kept_connection_found_closed_before_a_byte_was_written_is_replaced(way_out: WayOut) -> None:
+    """The peer's end is a plain socket, closed between two steps of the loop: it is noticed after the connection was
+    taken from the pool and before the request is written to it."""
+    kept: list[socket.socket] = []
+
+    def serve(listener: socket.socket) -> None:
+        peer, _ = listener.accept()
+        received = b""
+        while b'"enabled":false}]}' not in received:
+            received += peer.recv(65536)
+        peer.sendall(head() + chunked(ANSWER))
+        kept.append(peer)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        caller = Caller(f"http://127.0.0.1:{listener.getsockname()[1]}", way_out)
+        streams = [caller.call(), caller.call()]
+        for stream in streams:
+            thread = threading.Thread(target=serve, args=(listener,))
+            thread.start()
+            reading = asyncio.create_task(read(stream))
+            assert await reading == ["Pong"]
+            await asyncio.to_thread(thread.join)
+            await asyncio.sleep(0.02)
+            kept[-1].close()
+    assert len(kept) == 2
+    assert [failed(stream) for stream in streams] == [(None, True), (None, True)]
+
+
+async def test_text_that_came_before_a_reset_stays(upstream: RawUpstream, way_out: WayOut) -> None:
+    async def act(wire: Wire) -> None:
+        await wire.send(head() + chunked(SAID, is_ended=False), pause_s=0.05)
+        await wire.send(chunked(SAID, SAID, is_ended=False), pause_s=0.05)
+        wire.reset()
+
+    upstream.will(act)
+    stream = Caller(upstream.url, way_out).call()
+    assert await anext(aiter(stream)) == "Pong"
+    await asyncio.sleep(0.3)
+    assert await read(stream) == ["Pong", "Pong"]
+    assert stream.outcome().text == "PongPongPong"
+    assert failed(stream) == (FailureCode.CONNECTION, True)
+
+
+async def test_what_goes_out_with_a_request(
+    upstream: RawUpstream, way_out: WayOut, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    upstream.will(whole(ANSWER, Set_Cookie="a=b"), whole(ANSWER))
+    caller = Caller(upstream.url, way_out)
+    await read(caller.call())
+    await read(caller.call(traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"))
+    request = upstream.requests[1]
+    assert request.line == "POST /v1/chat/completions HTTP/1.1"
+    assert request.headers == {
+        "host": upstream.url.removeprefix("http://"),
+        "content-type": "application/json",
+        "content-length": str(len(request.body)),
+        "accept": "text/event-stream",
+        "accept-encoding": "identity",
+        "user-agent": "brabo-api",
+        "http-referer": "http://localhost:3000",
+        "x-title": "Brabo",
+        "authorization": f"Bearer {KEY}",
+        "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+    }
+
+
+async def test_a_call_without_a_key_sends_none(upstream: RawUpstream, way_out: WayOut) -> None:
+    upstream.will(whole(ANSWER))
+    await read(Caller(upstream.url, way_out).call(api_key=None))
+    assert "authorization" not in upstream.requests[0].headers
+
+
+async def test_a_key_that_fits_no_header_is_not_sent(upstream: RawUpstream, way_out: WayOut) -> None:
+    for key in ("a\r\nX-Evil: 1", "chavé", "a\x00"):
+        stream = Caller(upstream.url, way_out).call(api_key=Secret(key))
+        await read(stream)
+        assert failed(stream) == (FailureCode.AUTH, False)
+    assert not upstream.requests
+
+
+async def test_a_provider_of_another_dialect_is_refused(upstream: RawUpstream, way_out: WayOut) -> None:
+    stream = Caller(upstream.url, way_out).call(provider=Provider.ANTHROPIC)
+    await read(stream)
+    assert failed(stream) == (FailureCode.NO_PROVIDER, False)
+
+
+async def test_no_call_waits_for_another(upstream: RawUpstream, way_out: WayOut) -> None:
+    arrived = asyncio.Event()
+
+    async def act(wire: Wire) -> bool:
+        if len(upstream.requests) == 150:
+            arrived.set()
+        await arrived.wait()
+        return bool(await whole(ANSWER)(wire))
+
+    upstream.will(*[act] * 150)
+    caller = Caller(upstream.url, way_out)
+    async with asyncio.timeout(20):
+        await asyncio.gather(*(read(caller.call()) for _ in range(150)))
+
+
+async def test_logs_hold_no_content_and_no_key(upstream: RawUpstream, way_out: WayOut) -> None:
+    upstream.will(
+        whole(b'data: {"choices": [{"delta": {"content": "my private words' + b"\n\n" + ANSWER), half
+    )
+    with structlog.testing.capture_logs() as logs:
+        await read(Caller(upstream.url, way_out).call())
+        stream = Caller(upstream.url, way_out).call()
+        await anext(aiter(stream))
+        await way_out.close()
+        await read(stream)
+    assert [entry["event"] for entry in logs] == ["provider_frame_dropped", "provider_connection_broken"]
+    assert not any(secret in str(logs) for secret in ("private", "Pong", KEY))
+
+
+async def test_an_event_without_end_is_not_kept(
+    upstream: RawUpstream, way_out: WayOut, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(body_module, "LONGEST_EVENT_BYTES", 100_000)
+
+    async def act(wire: Wire) -> None:
+        await wire.send(head() + chunked(b"data: ", is_ended=False))
+        while True:
+            await wire.send(chunked(b"x" * 10_000, is_ended=False))
+
+    upstream.will(act)
+    stream = Caller(upstream.url, way_out).call()
+    await read(stream)
+    assert failed(stream) == (FailureCode.BAD_ANSWER, True)
+
+
+async def test_the_way_out_can_be_closed_and_used_again(upstream: RawUpstream, way_out: WayOut) -> None:
+    upstream.will(half, whole(ANSWER))
+    caller = Caller(upstream.url, way_out)
+    stream = caller.call()
+    assert await anext(aiter(stream)) == "Pong"
+    await way_out.close()
+    await read(stream)
+    assert failed(stream) == (FailureCode.CONNECTION, True)
+    assert await read(caller.call()) == ["Pong"]
+
+
+@pytest.mark.parametrize("piece", ["word ", "ação 😊 "], ids=["ASCII", "non-ASCII"])
+async def test_twenty_megabytes_of_answer_do_not_hold_the_event_loop(
+    upstream: RawUpstream, way_out: WayOut, piece: str
+) -> None:
+    piece *= 2000
+    frame = b'data: {"choices":[{"delta":{"content":"' + piece.encode() + b'"}}]}\n\n'
+    count = 20 * 2**20 // len(piece.encode())
+    gaps: list[float] = []
+
+    async def act(wire: Wire) -> bool:
+        await wire.send(head(), *[chunked(frame, is_ended=False)] * count, chunked(STOP))
+        return True
+
+    async def probe() -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            before = loop.time()
+            await asyncio.sleep(0.005)
+            gaps.append(loop.time() - before)
+
+    upstream.will(act)
+    probing = asyncio.create_task(probe())
+    stream = Caller(upstream.url, way_out).call()
+    received = sum([len(text) async for text in stream])
+    probing.cancel()
+    assert received == len(piece) * count
+    assert failed(stream) == (None, True)
+    assert max(gaps) < 0.1
