@@ -68,4 +68,4 @@ lock: ## Write requirements.lock anew from pyproject.toml; versions it already n
 
 clean: ## Remove everything that these commands made
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
-	find $(CODE) -name __pycache__ -prune -exec rm -rf {} +
+	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,8 @@ _BASE_URL_NAMES: Final = {
     Provider.VULTR: "VULTR_BASE_URL",
     Provider.OLLAMA: "OLLAMA_HOST",
 }
+
+_HOST_AND_PORT: Final = re.compile(r"(?:\[[0-9a-fA-F:.%]*\]|[^:@\[\]]*)(?::[0-9]*)?")
 
 
 class SettingsError(Exception):
@@ -99,7 +102,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
     return Settings(
         is_production=is_production,
         data_dir=data_dir,
-        database_url=secret("DATABASE_URL"),
+        database_url=_database_url(environ),
         service_token=secret(SERVICE_TOKEN),
         service_token_previous=secret(f"{SERVICE_TOKEN}_PREVIOUS"),
         jwt_secret=secret(JWT_SECRET),
@@ -169,6 +172,20 @@ def _http_url(environ: Mapping[str, str], name: str) -> str | None:
     if parts.username or parts.password:
         raise SettingsError(f"{name} must not hold a user name or password.")
     return text.rstrip("/")
+
+
+def _database_url(environ: Mapping[str, str]) -> Secret | None:
+    """Refuses what would make a piece of the password look like a host or a port, which errors may show."""
+    text = environ.get("DATABASE_URL")
+    if not text:
+        return None
+    user, _, hosts = re.split(r"[/?]", text.partition("://")[2], maxsplit=1)[0].rpartition("@")
+    if "@" in user or not all(_HOST_AND_PORT.fullmatch(host) for host in hosts.split(",")):
+        raise SettingsError(
+            "DATABASE_URL cannot be read: write postgresql://user:password@host:port/database, with the special "
+            "characters of user and password percent-encoded (@ is %40, / is %2F)."
+        )
+    return Secret(text)
 
 
 def _integer(environ: Mapping[str, str], name: str, default: int, *, low: int, high: int = 2**31 - 1) -> int:

@@ -5,11 +5,10 @@ from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 from uuid import UUID
 
-import httpx
 import psycopg
 import pytest
 from tests.support.brabo_data import API_KEY, World
-from tests.support.engine import TOOLS, ledger, request_body, select, spent_micros, take_turn
+from tests.support.engine import TOOLS, http_client, ledger, request_body, select, spent_micros, take_turn
 from tests.support.live import HEADERS, LiveApi
 
 from entrypoints.simulator import Simulator
@@ -105,7 +104,7 @@ async def test_the_row_is_committed_before_the_final_frame(
 ) -> None:
     url = api.turn_url(world.session_id, stream=True)
     async with (
-        httpx.AsyncClient() as client,
+        http_client() as client,
         client.stream("POST", url, json=request_body(world), headers=HEADERS) as response,
     ):
         seen = b""
@@ -120,7 +119,7 @@ async def test_the_row_is_committed_before_the_final_frame(
 async def test_one_connection_carries_one_turn_after_another(
     api: LiveApi, world: World, stream: bool
 ) -> None:
-    async with httpx.AsyncClient() as client:
+    async with http_client() as client:
         ports = set()
         for _ in range(3):
             url = api.turn_url(world.session_id, stream=stream)
@@ -297,7 +296,7 @@ async def test_a_user_token_opens_no_engine_route_and_the_log_says_who_came(
     api: LiveApi, world: World, simulator: Simulator, capfd: pytest.CaptureFixture[str]
 ) -> None:
     url = api.turn_url(world.session_id)
-    async with httpx.AsyncClient() as client:
+    async with http_client() as client:
         for headers in (
             {},
             {"X-Brabo-Service-Token": "wrong"},
@@ -313,7 +312,7 @@ async def test_a_user_token_opens_no_engine_route_and_the_log_says_who_came(
 
 
 async def test_health_and_description(api: LiveApi) -> None:
-    async with httpx.AsyncClient(base_url=api.url) as client:
+    async with http_client(base_url=api.url) as client:
         alive = await client.get("/healthz")
         ready = await client.get("/readyz")
         schema = (await client.get("/schema/openapi.json")).json()

@@ -1,6 +1,7 @@
 """An engine as the api sees it: one POST a turn, frames split on two LF, the end of the body waited for."""
 
 import json
+import ssl
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,15 @@ TOOLS = [
         "parameters": {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
     }
 ]
+
+
+_UNUSED_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""A client makes one for itself, slowly, if it is given none."""
+
+
+def http_client(**options: Any) -> httpx.AsyncClient:
+    """A client for plain HTTP on loopback."""
+    return httpx.AsyncClient(verify=_UNUSED_TLS, **options)
 
 
 @dataclass
@@ -57,7 +67,7 @@ async def post(url: str, content: bytes, *, headers: dict[str, str] | None = Non
         **HEADERS,
         **(headers or {}),
     }
-    async with httpx.AsyncClient(timeout=60) as client:
+    async with http_client(timeout=60) as client:
         response = await client.post(url, content=content, headers=all_headers)
     raw = response.content
     if response.headers["content-type"] != "text/event-stream":

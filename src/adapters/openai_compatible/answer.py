@@ -107,12 +107,10 @@ class Answer:
             self._is_error_finish = self._is_error_finish or choice.finish_reason == "error"
 
     def _take_delta(self, delta: Delta, pieces: list[str]) -> None:
-        for text in (delta.content, delta.refusal):
-            if text:
-                self._has_content = True
-                if piece := self._text.add(text):
-                    self._made.append(piece)
-                    pieces.append(piece)
+        if delta.content:
+            self._take_text(delta.content, pieces)
+        if delta.refusal:
+            self._take_text(delta.refusal, pieces)
         if reasoning := delta.reasoning or delta.reasoning_content:
             self._has_content = True
             self._made.append(reasoning)
@@ -121,6 +119,12 @@ class Answer:
             if text := part.text or part.summary:
                 self._made.append(text)
             self._has_content = self._has_content or bool(text or part.data)
+
+    def _take_text(self, text: str, pieces: list[str]) -> None:
+        self._has_content = True
+        if piece := self._text.add(text):
+            self._made.append(piece)
+            pieces.append(piece)
 
 
 def _usage(part: UsagePart, states_charge: bool) -> ReportedUsage | None:

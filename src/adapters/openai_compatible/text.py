@@ -20,6 +20,8 @@ class Pieces:
 
     def add(self, piece: str) -> str:
         """What can be passed on now, possibly nothing."""
+        if piece.isascii() and not self._half:
+            return piece
         piece = self._half + piece
         self._half = ""
         if piece and "\ud800" <= piece[-1] <= "\udbff":

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import Connection, FromClause, Select, Table, cast, func, insert, select, update
+from sqlalchemy import Connection, Executable, FromClause, Select, Table, cast, func, insert, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.types import Text
 
@@ -197,7 +197,7 @@ class _Unit(FirstStepsUnit):
         made = insert(table).values(**values).returning(table.c.id)
         return Found(self._connection.execute(made).scalar_one(), is_new=True)
 
-    def _model(self, query: Select[Any]) -> FoundModel | None:
+    def _model(self, query: Executable) -> FoundModel | None:
         row = self._connection.execute(query).one_or_none()
         if row is None:
             return None

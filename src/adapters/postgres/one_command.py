@@ -26,9 +26,7 @@ def transaction(database_url: str) -> Iterator[Connection]:
         raise DatabaseFailed(f"{error}.") from None
     engine = create_engine(
         "postgresql+psycopg://",
-        creator=lambda: psycopg.connect(
-            conninfo, connect_timeout=_CONNECT_TIMEOUT_S, client_encoding="UTF8"
-        ),
+        creator=lambda: psycopg.connect(conninfo, connect_timeout=_CONNECT_TIMEOUT_S, client_encoding="UTF8"),
         poolclass=NullPool,
     )
     try:

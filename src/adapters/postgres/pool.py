@@ -16,9 +16,6 @@ from sqlalchemy import Dialect
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.sql import ClauseElement
 
-Connection: TypeAlias = psycopg.AsyncConnection[TupleRow]
-Pool: TypeAlias = AsyncConnectionPool[Connection]
-
 _T = TypeVar("_T")
 
 _dialect: Final[Dialect] = PGDialect_psycopg()  # type: ignore[no-untyped-call]  # SQLAlchemy leaves it so
@@ -29,8 +26,37 @@ PATIENCE_S: Final = 2.0
 _LOCK_PATIENCE_MS: Final = 500
 """Short of the patience, so that a batch held up by one locked row can be split while there is time left."""
 
+# One plan serves every turn, and making it takes the server longer than running it. Compiling it never pays.
+_SETTINGS: Final = "; ".join(
+    (
+        f"SET statement_timeout = {int(PATIENCE_S * 1000)}",
+        "SET plan_cache_mode = force_generic_plan",
+        "SET jit = off",
+    )
+)
+
 _LOST: Final = frozenset({"57P01", "57P02", "57P03", "57P05"})
 """Shut down by an administrator, crashed, not accepting connections, idle for too long."""
+
+
+class Connection(psycopg.AsyncConnection[TupleRow]):
+    """A connection that nobody has to wait for: it hangs up when told to, or when its statement is cancelled."""
+
+    def hang_up(self) -> None:
+        """Let the pending read end at once, as if the server had closed the connection."""
+        try:
+            duplicate = socket.socket(fileno=os.dup(self.fileno()))
+        except psycopg.OperationalError:
+            return  # closed already
+        with duplicate, suppress(OSError):  # the server was quicker
+            duplicate.shutdown(socket.SHUT_RDWR)
+
+    async def cancel_safe(self, *, timeout: float = 0) -> None:  # noqa: ARG002 - the signature is psycopg's
+        """Hang up. psycopg calls this for a cancelled statement, and would ask the server, which may be silent."""
+        self.hang_up()
+
+
+Pool: TypeAlias = AsyncConnectionPool[Connection]
 
 
 def read_pool(database_url: str, *, size: int = 8) -> Pool:
@@ -38,17 +64,12 @@ def read_pool(database_url: str, *, size: int = 8) -> Pool:
 
     It opens without a database and fills itself as soon as there is one.
     """
-    return _pool(database_url, "read", size, f"SET statement_timeout = {int(PATIENCE_S * 1000)}")
+    return _pool(database_url, "read", size, _SETTINGS)
 
 
 def write_pool(database_url: str, *, size: int = 4) -> Pool:
     """The pool for settling, not yet open. Writers of one budget wait for one another: more of them help no one."""
-    return _pool(
-        database_url,
-        "write",
-        size,
-        f"SET statement_timeout = {int(PATIENCE_S * 1000)}; SET lock_timeout = {_LOCK_PATIENCE_MS}",
-    )
+    return _pool(database_url, "write", size, f"{_SETTINGS}; SET lock_timeout = {_LOCK_PATIENCE_MS}")
 
 
 def _pool(database_url: str, name: str, size: int, session_settings: str) -> Pool:
@@ -58,6 +79,7 @@ def _pool(database_url: str, name: str, size: int, session_settings: str) -> Poo
 
     return AsyncConnectionPool(
         conninfo_of(database_url),
+        connection_class=Connection,
         kwargs={"autocommit": True, "connect_timeout": int(PATIENCE_S), "client_encoding": "UTF8"},
         configure=configure,
         name=name,
@@ -116,25 +138,12 @@ async def _run(connection: Connection, query: bytes, parameters: Mapping[str, An
 
 
 async def _bounded(connection: Connection, deadline_s: float, work: Awaitable[_T]) -> _T:
-    """Await work on the connection; at the deadline the connection is cut under it.
-
-    To cancel it instead would hold us up: psycopg then asks the server to cancel, and waits for its answer.
-    """
-    timer = asyncio.get_running_loop().call_at(deadline_s, _cut, connection)
+    """Await work on the connection, which hangs up at the deadline."""
+    timer = asyncio.get_running_loop().call_at(deadline_s, connection.hang_up)
     try:
         return await work
     finally:
         timer.cancel()
-
-
-def _cut(connection: Connection) -> None:
-    """Let the pending read of the connection end, as if the server had hung up."""
-    try:
-        duplicate = socket.socket(fileno=os.dup(connection.fileno()))
-    except psycopg.OperationalError:
-        return  # closed already
-    with duplicate, suppress(OSError):  # the server has hung up
-        duplicate.shutdown(socket.SHUT_RDWR)
 
 
 def is_connection_failure(error: psycopg.Error) -> bool:

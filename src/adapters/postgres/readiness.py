@@ -25,9 +25,7 @@ async def database_is_ready(pool: Pool, *, patience_s: float = PATIENCE_S) -> Da
     """Whether the database answers, and is at the revision this program needs. Answers within `patience_s`."""
     deadline_s = asyncio.get_running_loop().time() + patience_s
     try:
-        row = await asyncio.shield(
-            asyncio.create_task(fetch_row(pool, _READ_VERSION, None, deadline_s=deadline_s))
-        )
+        row = await fetch_row(pool, _READ_VERSION, None, deadline_s=deadline_s)
     except psycopg.errors.UndefinedTable:
         return DatabaseReadiness(False, "the database was never migrated: run `brabo migrate`")
     except psycopg.Error as error:

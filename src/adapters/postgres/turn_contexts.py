@@ -207,8 +207,7 @@ class PostgresTurnContexts(TurnContexts):
             "area": None if area is None else f"{project_id}:{area}",
             "area_key": area,
         }
-        # Shielded, since psycopg would hold up a reader that leaves: it asks the server to cancel, and waits.
-        row = await asyncio.shield(asyncio.create_task(self._fetch(parameters)))
+        row = await self._fetch(parameters)
         if row is None:
             return None
         context = _decoder.decode(row[0])

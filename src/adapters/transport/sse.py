@@ -38,28 +38,24 @@ class EventSplitter:
         if b"\r" in received:
             self._is_after_cr = received.endswith(b"\r")
             received = received.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        first, *others = received.split(b"\n")
-        if not others:
-            self._hold(first)
+        lines = received.split(b"\n")
+        rest = lines.pop()
+        if not lines:
+            self._hold(rest)
             return []
-        events: list[bytes] = []
-        self._line.append(first)
-        self._end_line(b"".join(self._line), events)
-        self._line.clear()
-        rest = others.pop()
-        for line in others:
-            self._end_line(line, events)
+        if self._line:
+            lines[0] = b"".join((*self._line, lines[0]))
+            self._line.clear()
+        events = self._end_lines(lines)
         self._held_bytes = sum(map(len, self._data))
         self._hold(rest)
         return events
 
     def finish(self) -> list[bytes]:
         """The event that the end of the stream completes, if one was under way."""
-        events: list[bytes] = []
-        self._end_line(b"".join(self._line), events)
-        self._end_line(b"", events)
+        last = b"".join(self._line)
         self._line.clear()
-        return events
+        return self._end_lines([last, b""])
 
     def _hold(self, part: bytes) -> None:
         if part:
@@ -68,17 +64,23 @@ class EventSplitter:
         if self._held_bytes > self._longest_event_bytes:
             raise EventTooLongError
 
-    def _end_line(self, line: bytes, events: list[bytes]) -> None:
+    def _end_lines(self, lines: list[bytes]) -> list[bytes]:
         if self._is_first_line:
             self._is_first_line = False
-            line = line.removeprefix(_BYTE_ORDER_MARK)
-        if not line:
-            if self._data:
-                events.append(self._data[0] if len(self._data) == 1 else b"\n".join(self._data))
-                self._data.clear()
-        elif line.startswith(b"data:"):
-            self._data.append(line[6:] if line.startswith(b"data: ") else line[5:])
-        elif line == b"data":
-            self._data.append(b"")
-        elif line.startswith(b":"):
-            self.comments += 1
+            lines[0] = lines[0].removeprefix(_BYTE_ORDER_MARK)
+        events: list[bytes] = []
+        data = self._data
+        for line in lines:
+            if not line:
+                if data:
+                    events.append(data[0] if len(data) == 1 else b"\n".join(data))
+                    data.clear()
+            elif line.startswith(b"data: "):
+                data.append(line[6:])
+            elif line.startswith(b"data:"):
+                data.append(line[5:])
+            elif line.startswith(b":"):
+                self.comments += 1
+            elif line == b"data":
+                data.append(b"")
+        return events

@@ -120,7 +120,7 @@ class Exchange:
         try:
             self._response = await self._wait(self._post(), connect_s)
         except ConnectionBrokenError:
-            if True:
+            if self.is_sent or not self._is_connection_reused:
                 raise
             self._response = await self._wait(self._post(), connect_s)
         return self._response.status, self._response.headers

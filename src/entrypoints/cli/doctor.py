@@ -56,7 +56,8 @@ def _findings() -> Iterator[Finding]:
         with open_database(settings, say) as container:
             yield from _stored(container, settings)
     except READABLE_ERRORS as error:
-        yield Finding(Verdict.FAIL, "database", str(error))
+        advice = " See that DATABASE_URL is right and that its server runs." if settings.database_url else ""
+        yield Finding(Verdict.FAIL, "database", f"{' '.join(str(error).split())}{advice}")
 
 
 def _secrets(settings: Settings) -> Iterator[Finding]:

@@ -143,8 +143,8 @@ async def _while_read(
             is_stuck, silent_s = outlet.silence()
             limit_s = patience.stuck_reader_s if is_stuck else patience.keep_alive_s
             if silent_s < limit_s:
-                # The limit may change while waiting: look again after the shorter of the two.
-                wait_s = min(limit_s - silent_s, patience.keep_alive_s)
+                # Which limit holds may change while waiting: look again after the shorter of the two.
+                wait_s = min(limit_s - silent_s, patience.keep_alive_s, patience.stuck_reader_s)
                 await asyncio.wait({working, leaving}, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
             elif is_stuck:
                 break

@@ -11,8 +11,8 @@ import uvicorn
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from entrypoints.container import Container
-from entrypoints.http.app import create_app
 from entrypoints.drain import Drain
+from entrypoints.http.app import create_app
 from entrypoints.http.presentations import Patience
 
 _KEPT_CONNECTION_S: Final = 630

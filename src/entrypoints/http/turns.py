@@ -12,8 +12,8 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 
 from application.ports.turn_context import ContextUnavailable
 from application.turn import Turn, TurnPipeline, TurnRequest, UnknownSession
-from entrypoints.http.body import BodyTooLarge, ClientGone, read_body
 from entrypoints.drain import Drain
+from entrypoints.http.body import BodyTooLarge, ClientGone, read_body
 from entrypoints.http.presentations import Patience, present_json, present_stream
 from entrypoints.http.problems import problem
 from entrypoints.http.wire import BadBody, decode_turn

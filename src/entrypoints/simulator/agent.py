@@ -16,14 +16,34 @@ _READ_CHARACTERS: Final = 20_000  # of a long text only this much is weighed
 _QUOTED: Final = re.compile(r"[\"'«“`]([^\"'»”`]{1,200})[\"'»”`]")
 _PATH: Final = re.compile(r"[\w.~-]*/[\w./-]+|\b[\w-]+\.[a-z]{1,5}\b")
 _NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?")
+_COMMON: Final = frozenset(
+    (
+        "and",
+        "com",
+        "das",
+        "del",
+        "dos",
+        "for",
+        "from",
+        "los",
+        "para",
+        "por",
+        "que",
+        "the",
+        "this",
+        "uma",
+        "with",
+    )
+)
 _WORD: Final = re.compile(r"[a-z0-9]{3,}")
 
 
 def words(text: str) -> set[str]:
-    """The words of a text, without case and accents; `snake_case` and `camelCase` come apart."""
+    """The telling words of a text, without case and accents; `snake_case` and `camelCase` come apart."""
     apart = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", text[:_READ_CHARACTERS]).replace("_", " ")
     plain = unicodedata.normalize("NFKD", apart).encode("ascii", "ignore").decode("ascii")
-    return {word[:6] for word in _WORD.findall(plain.lower())}  # six letters: plurals and verb endings meet
+    # Six letters of each: plurals and verb endings meet.
+    return {word[:6] for word in _WORD.findall(plain.lower()) if word not in _COMMON}
 
 
 def fitness(wanted: str, options: Sequence[str]) -> list[float]:

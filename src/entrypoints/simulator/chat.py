@@ -113,7 +113,7 @@ def chat_reply(call: Call, entry: Entry, answer: Answer) -> Reply:
     entry.all_completion_tokens = answer.usage.get("completion_tokens", tokens)
     entry.finish_reason, entry.native_finish_reason = answer.finish_reason, answer.native_finish_reason
     counted = model.cost(entry.prompt_tokens, entry.all_completion_tokens)
-    entry.full_cost = counted * 2 if answer.cost is None else answer.cost
+    entry.full_cost = counted if answer.cost is None else answer.cost
     usage = _usage(entry, model, answer)
     reply = Reply(
         entry=entry,

@@ -96,7 +96,10 @@ async def test_a_decision_chooses_an_option_with_two_decimal_probabilities(sim: 
 
 
 async def test_a_decision_turns_to_another_option_once_one_has_been_used(sim: Simulator) -> None:
-    state = {"request": "Read the file and search the web", "steps": [{"tool": "read_file"}]}
+    state = {"request": "Read the file, then search", "steps": [{"tool": "nothing"}]}
+    answer = await exchange(sim.base_url, DECISIONS, decisions_body(state))
+    assert answer.json()["answers"]["tool"]["choice"] == "read_file"
+    state["steps"] = [{"tool": "read_file"}]
     answer = await exchange(sim.base_url, DECISIONS, decisions_body(state))
     assert answer.json()["answers"]["tool"]["choice"] == "search_web"
 

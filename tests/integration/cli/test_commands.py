@@ -316,7 +316,9 @@ def broken_urls(database_url: str) -> dict[str, str]:
     return {
         "wrong password": parts._replace(netloc=stranger).geturl(),
         "no server": "postgresql://brabo:a-secret-password@127.0.0.1:1/brabo",
-        "not percent-encoded": "postgresql://brabo:a-secret-password%zz@127.0.0.1/brabo",
+        "wrongly encoded": "postgresql://brabo:a-secret-password%zz@127.0.0.1/brabo",
+        "at sign in the password": "postgresql://brabo:x@a-secret-password@127.0.0.1/brabo",
+        "slash in the password": "postgresql://localhost:a-secret-password/x@127.0.0.1/brabo",
         "another database": "mysql://brabo:a-secret-password@127.0.0.1/brabo",
         "unknown parameter": "postgresql://brabo@127.0.0.1/brabo?pasword=a-secret-password",
     }

@@ -14,6 +14,11 @@ import pytest
 from tests.support.brabo import BRABO, environment, run_process, simulated_openrouter
 from tests.support.live import free_port
 
+SECRETS = {
+    "BRABO_SERVICE_TOKEN": "service-token-of-the-tests",
+    "AUTH_JWT_SECRET": "jwt-secret-of-the-tests",
+    "CREDENTIALS_MASTER_KEY": "master-key-of-the-tests",
+}
 QUICK = {"BRABO_DRAIN_GRACE_S": "0.1", "BRABO_DRAIN_S": "0.2"}
 
 
@@ -91,15 +96,13 @@ def test_what_init_prints_takes_a_turn_and_a_streamed_one(environ: dict[str, str
     assert json.loads(answer)["usage"]["costMicros"] > 0
     assert events.count("data: ") > 1
     assert "sk-or-of-the-tests" not in server.said()
+    assert "Stopping PostgreSQL" in server.said()
 
 
 def test_a_database_that_is_not_current_is_no_reason_not_to_start(
     environ: dict[str, str], tmp_path: Path, empty_database_url: str
 ) -> None:
-    secrets = dict.fromkeys(
-        ("BRABO_SERVICE_TOKEN", "AUTH_JWT_SECRET", "CREDENTIALS_MASTER_KEY"), "a-secret-of-the-tests"
-    )
-    environ.update(secrets, DATABASE_URL=empty_database_url)
+    environ.update(SECRETS, DATABASE_URL=empty_database_url)
     with serving(environ, tmp_path / "log") as server:
         not_ready = server.wait_until_ready_is(503)
         assert run_process(["migrate"], environ).returncode == 0
@@ -111,10 +114,7 @@ def test_a_database_that_is_not_current_is_no_reason_not_to_start(
 
 
 def test_a_database_out_of_reach_is_no_reason_either(environ: dict[str, str], tmp_path: Path) -> None:
-    secrets = dict.fromkeys(
-        ("BRABO_SERVICE_TOKEN", "AUTH_JWT_SECRET", "CREDENTIALS_MASTER_KEY"), "a-secret-of-the-tests"
-    )
-    environ.update(secrets, DATABASE_URL="postgresql://brabo:a-secret-password@127.0.0.1:1/brabo")
+    environ.update(SECRETS, DATABASE_URL="postgresql://brabo:a-secret-password@127.0.0.1:1/brabo")
     with serving(environ, tmp_path / "log") as server:
         server.wait_until_ready_is(503)
         assert server.leave() == 0

@@ -2,12 +2,13 @@
 
 import psycopg
 import pytest
-
 from tests.support.postgres import Databases
 
 
 @pytest.mark.parametrize("_", [1, 2])
-def test_each_test_has_a_migrated_database_of_its_own(database_url: str, template_database: str, _: int) -> None:
+def test_each_test_has_a_migrated_database_of_its_own(
+    database_url: str, template_database: str, _: int
+) -> None:
     assert database_url != template_database
     with psycopg.connect(database_url) as connection:
         assert connection.execute("SELECT count(*) FROM token_usage").fetchone() == (0,)

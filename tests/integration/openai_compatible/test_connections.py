@@ -137,6 +137,18 @@ async def test_the_readers_own_time_is_no_silence(upstream: RawUpstream, way_out
     assert failed(stream) == (None, True)
 
 
+async def test_every_frame_ends_the_silence(upstream: RawUpstream, way_out: WayOut) -> None:
+    async def act(wire: Wire) -> None:
+        await wire.send(head())
+        await wire.send(*[chunked(SAID, is_ended=False)] * 5, pause_s=0.2)
+        await wire.send(chunked(ANSWER))
+
+    upstream.will(act)
+    stream = Caller(upstream.url, way_out, idle_s=0.4).call()
+    assert await read(stream) == ["Pong"] * 6
+    assert failed(stream) == (None, True)
+
+
 async def test_silences_on_both_sides_of_a_half_frame_add_up(upstream: RawUpstream, way_out: WayOut) -> None:
     async def act(wire: Wire) -> None:
         await wire.send(head())
@@ -152,8 +164,8 @@ async def test_an_answer_read_to_its_end_gives_its_connection_back(
     upstream: RawUpstream, way_out: WayOut
 ) -> None:
     async def late_end(wire: Wire) -> bool:
-        await wire.send(head() + chunked(ANSWER, is_ended=False))
-        await wire.send(b"0\r\n\r\n", pause_s=0.05)
+        await wire.send(head() + chunked(ANSWER, is_ended=False), pause_s=0.05)
+        await wire.send(b"0\r\n\r\n")
         return True
 
     refusal = whole(b'{"error":{"code":429}}', "429 Too Many Requests", "application/json")

@@ -65,18 +65,17 @@ async def recorder_on(
 
 
 async def kill_all_connections(world: PostgresWorld) -> int:
-    """Terminate every connection to the database but the one that asks; how many."""
+    """Terminate every connection to the database but the one that asks; how many, once they are gone."""
     killed = world.execute(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        "SELECT pid, pg_terminate_backend(pid) FROM pg_stat_activity"
         " WHERE datname = current_database() AND pid <> pg_backend_pid()"
     )
+    pids = [row["pid"] for row in killed]
     async with asyncio.timeout(5):
-        while world.execute(  # noqa: ASYNC110 - the server tells nobody
-            "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-            " AND backend_type = 'client backend'"
-        ):
+        alive = "SELECT pid FROM pg_stat_activity WHERE pid = ANY(%s)"
+        while world.execute(alive, pids):  # noqa: ASYNC110 - the server tells nobody
             await asyncio.sleep(0.01)
-    return len(killed)
+    return len(pids)
 
 
 # Out of reach

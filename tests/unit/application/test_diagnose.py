@@ -1,9 +1,9 @@
 from dataclasses import replace
 
 import pytest
-from adapters.security.envelope import EnvelopeVault
 
 from adapters.in_memory.installation import InMemoryCatalogue, InMemoryInstallation
+from adapters.security.envelope import EnvelopeVault
 from application.diagnose import Diagnose, Finding, Verdict
 from application.ports.first_steps import NewModel
 from domain.provider import Provider

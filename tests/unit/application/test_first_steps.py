@@ -1,9 +1,9 @@
 from dataclasses import replace
 
 import pytest
-from adapters.security.envelope import EnvelopeVault
 
 from adapters.in_memory.installation import InMemoryCatalogue, InMemoryInstallation
+from adapters.security.envelope import EnvelopeVault
 from application.first_steps import (
     DEFAULT_MODEL,
     Change,

@@ -1,0 +1,80 @@
+"""Puts the figures of bench/results.json into README.md, between its two marks.
+
+With --check nothing is written. Exit status: 0 the README holds them, 1 it does not or cannot.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+BEGIN: Final = "<!-- figures: begin -->"
+END: Final = "<!-- figures: end -->"
+
+
+def main(arguments: Sequence[str], root: Path = ROOT) -> int:
+    parser = argparse.ArgumentParser(description="Put the figures of bench/results.json into README.md.")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail when they differ")
+    is_check = parser.parse_args(arguments).check
+    readme, results = root / "README.md", root / "bench" / "results.json"
+    if not results.exists():
+        print("There are no figures yet: run `make bench`.", file=sys.stderr)
+        return 1
+    written = readme.read_text(encoding="utf-8")
+    try:
+        wanted = with_figures(written, table(json.loads(results.read_text(encoding="utf-8"))))
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 1
+    if written == wanted:
+        return 0
+    if is_check:
+        print(
+            "README.md does not hold the figures of bench/results.json: run `make figures`.", file=sys.stderr
+        )
+        return 1
+    readme.write_text(wanted, encoding="utf-8")
+    return 0
+
+
+def with_figures(text: str, figures: str) -> str:
+    """The text with these figures between the marks. Raises ValueError unless it has each mark once, in order."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end) or BEGIN in rest or END in before + after:
+        raise ValueError(f"README.md needs the lines {BEGIN} and {END} once each, in this order.")
+    return f"{before}{BEGIN}\n\n{figures}\n{END}{after}"
+
+
+def table(results: Mapping[str, Any]) -> str:
+    """A short account of the run."""
+    json_turn, streamed_turn, paced = results["json_turn"], results["streamed_turn"], results["paced"]
+
+    def row(title: str, figure: str) -> str:
+        return f"| {title} | {json_turn[figure]:.2f} ms | {streamed_turn[figure]:.2f} ms |"
+
+    return "\n".join(
+        (
+            "| a turn whose provider answers at once | JSON | streamed |",
+            "|---|---|---|",
+            row("processor time of the api", "cpu_ms"),
+            f"| … in bare HTTP calls over loopback | {json_turn['cpu_ratio']:.0f} | {streamed_turn['cpu_ratio']:.0f} |",
+            row("median time from request to the end of the body", "latency_ms"),
+            row("… of which the api adds", "added_latency_ms"),
+            "",
+            f"{paced['streams']} streams at once, each paced by the provider ({paced['pieces']} pieces): "
+            f"{paced['offered_per_s']:.0f} turns a second offered, {paced['reached_per_s']:.0f} reached "
+            f"({paced['ratio']:.0%}), {paced['errors']} errors.",
+            "",
+            f"Measured by `make bench` on {results['date']}: one api process, PostgreSQL and a simulated OpenRouter on "
+            f"the same {results['cores']} cores, Python {results['python']}, answers of {results['pieces']} pieces.",
+            "",
+        )
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
