@@ -49,7 +49,7 @@ FILES: Final = {
     "todo.md": "- [x] call the harbour\n- [ ] order oil for the crane\n- [ ] book the crane for Monday\n",
 }
 REQUESTS: Final = (
-    "See what files there are, read todo.md, and write the tasks that are still open to open.md.",
+    "List the files, read todo.md, and write the tasks that are still open to open.md.",
     "Read notes.md and write one sentence about it to summary.md.",
     "Read summary.md and open.md and tell me which one is longer.",
 )
@@ -297,7 +297,7 @@ class Typed:
 def show_ledger(turns: Sequence[Turn], rows: Sequence[Row], charges: Mapping[str, Charge]) -> None:
     """Row by row and in sum."""
     routes = {turn.turn_id: "streamed" if turn.is_streamed else "JSON" for turn in turns}
-    columns = "{:>5}  {:<8}  {:>9}  {:>10}  {:>13}  {:>16}  {:>12}  {}"
+    columns = "{:>6}  {:<8}  {:>9}  {:>10}  {:>13}  {:>14}  {:>8}  {}"
     print(
         columns.format(
             "row", "route", "tokens in", "tokens out", "row micro-USD", "bill USD", "rounded", ""

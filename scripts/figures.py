@@ -46,33 +46,30 @@ def with_figures(text: str, figures: str) -> str:
     _, end, after = rest.partition(END)
     if not (begin and end) or BEGIN in rest or END in before + after:
         raise ValueError(f"README.md needs the lines {BEGIN} and {END} once each, in this order.")
-    return f"{before}{BEGIN}\n\n{figures}\n{END}{after}"
+    return f"{before}{BEGIN}\n{figures}{END}{after}"
 
 
 def table(results: Mapping[str, Any]) -> str:
     """A short account of the run."""
     json_turn, streamed_turn, paced = results["json_turn"], results["streamed_turn"], results["paced"]
 
-    def row(title: str, figure: str) -> str:
-        return f"| {title} | {json_turn[figure]:.2f} ms | {streamed_turn[figure]:.2f} ms |"
+    def row(title: str, figure: str, form: str = "{:.2f} ms") -> str:
+        return f"| {title} | {form.format(json_turn[figure])} | {form.format(streamed_turn[figure])} |\n"
 
-    return "\n".join(
-        (
-            "| a turn whose provider answers at once | JSON | streamed |",
-            "|---|---|---|",
-            row("processor time of the api", "cpu_ms"),
-            f"| … in bare HTTP calls over loopback | {json_turn['cpu_ratio']:.0f} | {streamed_turn['cpu_ratio']:.0f} |",
-            row("median time from request to the end of the body", "latency_ms"),
-            row("… of which the api adds", "added_latency_ms"),
-            "",
-            f"{paced['streams']} streams at once, each paced by the provider ({paced['pieces']} pieces): "
-            f"{paced['offered_per_s']:.0f} turns a second offered, {paced['reached_per_s']:.0f} reached "
-            f"({paced['ratio']:.0%}), {paced['errors']} errors.",
-            "",
-            f"Measured by `make bench` on {results['date']}: one api process, PostgreSQL and a simulated OpenRouter on "
-            f"the same {results['cores']} cores, Python {results['python']}, answers of {results['pieces']} pieces.",
-            "",
-        )
+    return (
+        "| a turn whose provider answers at once | JSON | streamed |\n"
+        "|---|---|---|\n"
+        f"{row('processor time of the api', 'cpu_ms')}"
+        f"{row('… in bare HTTP calls over loopback', 'cpu_ratio', '{:.0f}')}"
+        f"{row('median time from the request to the end of the body', 'latency_ms')}"
+        f"{row('… of which the api adds', 'added_latency_ms')}"
+        "\n"
+        f"{paced['streams']} streams at once, each paced by the provider ({paced['pieces']} pieces): "
+        f"{paced['offered_per_s']:.0f} turns a second offered, {paced['reached_per_s']:.0f} reached "
+        f"({paced['ratio']:.0%}), {paced['errors']} errors.\n"
+        "\n"
+        f"Measured by `make bench` on {results['date']}: one api process, PostgreSQL and a simulated OpenRouter on "
+        f"the same {results['cores']} cores, Python {results['python']}, answers of {results['pieces']} pieces.\n"
     )
 
 

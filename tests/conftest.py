@@ -1,6 +1,7 @@
 from collections.abc import Iterator
 
 import pytest
+
 from tests.support.postgres import Databases, server_url
 
 

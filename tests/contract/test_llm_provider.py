@@ -8,7 +8,6 @@ from decimal import Decimal
 from typing import Any, Protocol
 
 import pytest
-from tests.support.raw_upstream import Act, RawUpstream, Wire, chunked, head
 
 from adapters.in_memory.llm_provider import ScriptedProvider, ScriptedReply
 from adapters.openai_compatible.profiles import provider_table
@@ -20,6 +19,7 @@ from domain.provider import Provider
 from domain.secret import Secret
 from domain.step import CalledTool
 from domain.usage import ReportedUsage, TokenCounts
+from tests.support.raw_upstream import Act, RawUpstream, Wire, chunked, head
 
 USAGE = ReportedUsage(TokenCounts(12, 5, cached_input=4, reasoning=2), Decimal("0.000123"))
 CALL = CalledTool("c1", "read_file", {"path": "ação.ts"})

@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator
 from uuid import uuid4
 
 import pytest
-from tests.support.ledger_worlds import HELD_BY, LedgerWorld, ledger_world, sealed_key, usage_of
 
 from adapters.in_memory.ledger import AreaEntry, BudgetEntry
 from domain.binding import BindingScope
 from domain.budget import Budget, BudgetPolicy, BudgetScope
 from domain.provider import Provider, RoutingPreference
 from domain.usage import Prices
+from tests.support.ledger_worlds import HELD_BY, LedgerWorld, ledger_world, sealed_key, usage_of
 
 LARGEST_BIGINT = 2**63 - 1
 

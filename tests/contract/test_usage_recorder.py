@@ -7,13 +7,13 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from tests.support.ledger_worlds import HELD_BY, LedgerWorld, ledger_world, usage_of
 
 from adapters.in_memory.ledger import AreaEntry, BudgetEntry
 from domain.binding import BindingScope
 from domain.budget import BudgetPolicy, BudgetScope
 from domain.provider import Provider, RoutingPreference
 from domain.usage import ActorKind, Cost, Prices, TokenCounts
+from tests.support.ledger_worlds import HELD_BY, LedgerWorld, ledger_world, usage_of
 
 LARGEST_BIGINT = 2**63 - 1
 TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"

@@ -2,10 +2,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.support.brabo_data import World, create_world
-from tests.support.live import LiveApi, environment, live_api
 
 from entrypoints.simulator import Simulator
+from tests.support.brabo_data import World, create_world
+from tests.support.live import LiveApi, environment, live_api
 
 MODEL = "openai/gpt-4.1-mini"
 

@@ -6,11 +6,11 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+
+from entrypoints.simulator import Simulator
 from tests.support.brabo_data import World, create_world
 from tests.support.engine import TOOLS, ledger, post, request_body, take_turn
 from tests.support.live import LiveApi, environment, live_api
-
-from entrypoints.simulator import Simulator
 
 ROUTES = pytest.mark.parametrize("stream", [False, True], ids=["json", "stream"])
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from entrypoints.simulator import Simulator
 from tests.support.brabo_data import World
 from tests.support.engine import TOOLS, Answered, http_client, ledger, take_turn
 from tests.support.live import LiveApi, environment, live_api
-
-from entrypoints.simulator import Simulator
 
 # These play a silence; the clocks that end it have tests of their own, and here they are short.
 CLOCKS = {

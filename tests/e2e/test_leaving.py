@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.brabo_data import World
-from tests.support.engine import http_client, ledger, parse_frames, request_body, take_turn
-from tests.support.live import HEADERS, LiveApi, environment, live_api
 
 from entrypoints.http.presentations import Patience
 from entrypoints.simulator import Simulator
+from tests.support.brabo_data import World
+from tests.support.engine import http_client, ledger, parse_frames, request_body, take_turn
+from tests.support.live import HEADERS, LiveApi, environment, live_api
 
 ROUTES = pytest.mark.parametrize("stream", [False, True], ids=["json", "stream"])
 

@@ -7,11 +7,11 @@ from uuid import UUID
 
 import psycopg
 import pytest
+
+from entrypoints.simulator import Simulator
 from tests.support.brabo_data import API_KEY, World
 from tests.support.engine import TOOLS, http_client, ledger, request_body, select, spent_micros, take_turn
 from tests.support.live import HEADERS, LiveApi
-
-from entrypoints.simulator import Simulator
 
 ROUTES = pytest.mark.parametrize("stream", [False, True], ids=["json", "stream"])
 

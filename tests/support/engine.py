@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import psycopg
 from psycopg.rows import dict_row
+
 from tests.support.brabo_data import World
 from tests.support.live import HEADERS, LiveApi
 

@@ -12,7 +12,6 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 from psycopg.rows import dict_row
-from tests.support import brabo_data
 
 from adapters.in_memory.ledger import AreaEntry, BudgetEntry, InMemoryLedger
 from adapters.in_memory.turn_contexts import InMemoryTurnContexts
@@ -27,6 +26,7 @@ from domain.binding import BindingScope, BoundModel
 from domain.budget import BudgetPolicy, BudgetScope
 from domain.provider import Provider
 from domain.usage import ActorKind, Cost, Prices, TokenCounts, TokenUsage
+from tests.support import brabo_data
 
 HELD_BY: Final = ("in_memory", "postgres")
 

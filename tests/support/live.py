@@ -7,12 +7,11 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from tests.support.brabo_data import MASTER_KEY
-
 from entrypoints.container import Container
 from entrypoints.http.presentations import Patience
 from entrypoints.http.server import make_server
 from entrypoints.settings import read_settings
+from tests.support.brabo_data import MASTER_KEY
 
 SERVICE_TOKEN = "service-token-of-the-tests"
 HEADERS = {"X-Brabo-Service-Token": SERVICE_TOKEN}

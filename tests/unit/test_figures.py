@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from scripts.figures import BEGIN, END, main, with_figures
 
 RESULTS: dict[str, Any] = {

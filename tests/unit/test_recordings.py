@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from tests.support import recordings, recordings_plugin
 from tests.support.recordings import Recordings
 

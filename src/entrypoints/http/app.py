@@ -82,6 +82,8 @@ def create_app(container: Container, patience: Patience | None = None) -> Litest
 
     @asynccontextmanager
     async def lifespan(_: Litestar) -> AsyncGenerator[None, None]:
+        # Loading holds the interpreter's lock for half a second: before there is a turn that would notice.
+        container.estimator().load()
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(container.read_pool())
             await stack.enter_async_context(container.write_pool())

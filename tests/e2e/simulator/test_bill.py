@@ -6,9 +6,9 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from tests.e2e.simulator.raw_client import CHAT, DECISIONS, Answer, chat_body, decisions_body, exchange
 
 from entrypoints.simulator import Simulator
+from tests.e2e.simulator.raw_client import CHAT, DECISIONS, Answer, chat_body, decisions_body, exchange
 
 PROMPT_USD = Decimal("0.0000004")
 COMPLETION_USD = Decimal("0.0000016")

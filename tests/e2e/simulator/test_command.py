@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+
 from tests.e2e.simulator.raw_client import CHAT, chat_body, exchange
 
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.e2e.simulator.raw_client import CHAT, DECISIONS, TOOLS, Answer, chat_body, decisions_body, exchange
 
 from entrypoints.simulator import Simulator
 from entrypoints.simulator.faults import FAULTS
+from tests.e2e.simulator.raw_client import CHAT, DECISIONS, TOOLS, Answer, chat_body, decisions_body, exchange
 
 CASES = [(name, kind) for name, fault in FAULTS.items() for kind in sorted(fault.applies_to)]
 # Short enough for a test, long enough to be told from none.

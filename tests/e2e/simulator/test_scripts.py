@@ -4,9 +4,9 @@ import json
 from typing import Any
 
 import pytest
-from tests.e2e.simulator.raw_client import CHAT, DECISIONS, KEY, TOOLS, chat_body, decisions_body, exchange
 
 from entrypoints.simulator import Simulator
+from tests.e2e.simulator.raw_client import CHAT, DECISIONS, KEY, TOOLS, chat_body, decisions_body, exchange
 
 
 async def say(sim: Simulator, text: str = "Olá", **fields: Any) -> str:

@@ -5,6 +5,8 @@ import json
 from decimal import Decimal
 
 import pytest
+
+from entrypoints.simulator import Simulator
 from tests.e2e.simulator.raw_client import (
     CHAT,
     DECISIONS,
@@ -15,8 +17,6 @@ from tests.e2e.simulator.raw_client import (
     exchange,
     request_bytes,
 )
-
-from entrypoints.simulator import Simulator
 
 
 async def test_a_stream_has_comments_chunks_finish_usage_and_done(sim: Simulator) -> None:

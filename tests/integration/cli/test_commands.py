@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
-from tests.support.brabo import BRABO, environment, run, run_process, simulated_openrouter
 
 from adapters.postgres.tables import HEAD
+from tests.support.brabo import BRABO, environment, run, run_process, simulated_openrouter
 
 KEY = "sk-or-v1-of-the-tests"
 SECRETS = {

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+
 from tests.support.brabo import BRABO, environment, run_process, simulated_openrouter
 from tests.support.live import free_port
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tests.support.embedded import SCRIPT, Member, servers_below
 
 Join = Callable[..., Member]

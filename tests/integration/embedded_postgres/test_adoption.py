@@ -11,9 +11,9 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from tests.support.embedded import Member, port, record, servers_below
 
 from adapters.embedded_postgres import EmbeddedPostgres, EmbeddedPostgresError
+from tests.support.embedded import Member, port, record, servers_below
 
 Join = Callable[..., Member]
 

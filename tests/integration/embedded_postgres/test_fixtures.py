@@ -2,6 +2,7 @@
 
 import psycopg
 import pytest
+
 from tests.support.postgres import Databases
 
 

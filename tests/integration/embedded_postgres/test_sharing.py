@@ -9,9 +9,9 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from tests.support.embedded import Member, port, record, servers_below
 
 from adapters.embedded_postgres import EmbeddedPostgres, EmbeddedPostgresError, find_binaries
+from tests.support.embedded import Member, port, record, servers_below
 
 Join = Callable[..., Member]
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from tests.support.embedded import port, record
 
 from adapters.embedded_postgres import EmbeddedPostgres, EmbeddedPostgresError, binaries, find_binaries
 from adapters.embedded_postgres.binaries import PostgresBinaries
+from tests.support.embedded import port, record
 
 
 def installed_majors() -> list[int]:

@@ -6,14 +6,14 @@ from pathlib import Path
 import psycopg
 import pytest
 from sqlalchemy import Connection, NullPool, create_engine
-from tests.integration.migrations.conftest import MigratingProcesses
-from tests.support.brabo_data import create_world
-from tests.support.postgres import Databases
-from tests.support.schema_dump import dump_schema
 
 from adapters.postgres import migrate
 from adapters.postgres.adoption import examine
 from adapters.postgres.tables import HEAD
+from tests.integration.migrations.conftest import MigratingProcesses
+from tests.support.brabo_data import create_world
+from tests.support.postgres import Databases
+from tests.support.schema_dump import dump_schema
 
 EXISTING = Path(__file__).with_name("existing_brabo.sql").read_text()
 

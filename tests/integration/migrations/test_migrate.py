@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import psycopg
 import pytest
-from tests.integration.migrations.conftest import MigratingProcesses
-from tests.support.brabo_data import World, create_world
-from tests.support.schema_dump import dump_schema
 
 from adapters.postgres import migrate
 from adapters.postgres.tables import HEAD, READ_VERSION
+from tests.integration.migrations.conftest import MigratingProcesses
+from tests.support.brabo_data import World, create_world
+from tests.support.schema_dump import dump_schema
 
 
 @pytest.fixture

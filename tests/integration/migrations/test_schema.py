@@ -5,11 +5,11 @@ import pytest
 from alembic.script import ScriptDirectory
 from psycopg import sql
 from sqlalchemy import create_engine
-from tests.support.brabo_data import create_world, insert
-from tests.support.schema_dump import dump_schema
 
 from adapters.postgres import migrate
 from adapters.postgres.tables import BASELINE, HEAD, metadata, revision_of
+from tests.support.brabo_data import create_world, insert
+from tests.support.schema_dump import dump_schema
 
 REVISIONS = ["0065", "0066", "0067", "py0001"]
 

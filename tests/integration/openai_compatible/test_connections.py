@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import structlog
-from tests.support.raw_upstream import RawUpstream, Wire, chunked, head, whole
 
 from adapters.openai_compatible import body as body_module
 from adapters.openai_compatible.profiles import provider_table
@@ -19,6 +18,7 @@ from application.ports.llm_provider import ChatCall, ChatStream
 from domain.failure import FailureCode
 from domain.provider import Provider
 from domain.secret import Secret
+from tests.support.raw_upstream import RawUpstream, Wire, chunked, head, whole
 
 KEY = "sk-or-v1-0123456789abcdef"
 SAID = b'data: {"choices":[{"delta":{"content":"Pong"}}]}\n\n'

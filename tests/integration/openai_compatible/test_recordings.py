@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.raw_upstream import RawUpstream, whole
 
 from adapters.openai_compatible.profiles import provider_table
 from adapters.openai_compatible.provider import OpenAICompatibleProvider
@@ -18,6 +17,7 @@ from application.ports.llm_provider import ChatCall
 from domain.failure import FailureCode
 from domain.provider import Provider
 from domain.usage import ReportedUsage, TokenCounts
+from tests.support.raw_upstream import RawUpstream, whole
 
 FOLDER = Path(__file__).parents[4] / "shared" / "fixtures" / "openrouter"
 

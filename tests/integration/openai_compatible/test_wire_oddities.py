@@ -9,7 +9,6 @@ from decimal import Decimal
 from typing import Any, Final
 
 import pytest
-from tests.support.raw_upstream import Act, RawUpstream, Wire, chunked, head
 
 from adapters.openai_compatible.profiles import provider_table
 from adapters.openai_compatible.provider import Clocks, OpenAICompatibleProvider
@@ -18,6 +17,7 @@ from application.ports.llm_provider import ChatCall, ChatOutcome
 from domain.failure import FailureCode
 from domain.provider import Provider
 from domain.secret import Secret
+from tests.support.raw_upstream import Act, RawUpstream, Wire, chunked, head
 
 KEY: Final = "sk-or-v1-0123456789abcdef"
 NOW: Final = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)

@@ -5,10 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.support.ledger_worlds import PostgresWorld, postgres_world
 
 from adapters.in_memory.ledger import AreaEntry, BudgetEntry
 from domain.budget import BudgetScope
+from tests.support.ledger_worlds import PostgresWorld, postgres_world
 
 ROOT = Path(__file__).parents[3]
 TURNS = 100

@@ -15,8 +15,6 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 from structlog.testing import capture_logs
-from tests.support.database_proxy import DatabaseProxy, database_proxy, free_port
-from tests.support.ledger_worlds import PostgresWorld, postgres_world, sealed_key, usage_of
 
 from adapters.in_memory.ledger import AreaEntry, BudgetEntry
 from adapters.postgres.pool import Pool, conninfo_of, fetch_row, read_pool, write_pool
@@ -28,6 +26,8 @@ from domain.binding import BindingScope
 from domain.budget import Budget, BudgetPolicy, BudgetScope
 from domain.provider import Provider
 from domain.usage import TokenUsage
+from tests.support.database_proxy import DatabaseProxy, database_proxy, free_port
+from tests.support.ledger_worlds import PostgresWorld, postgres_world, sealed_key, usage_of
 
 PATIENCE_S = 0.5
 SLACK_S = 1.0

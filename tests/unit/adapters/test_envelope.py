@@ -8,11 +8,11 @@ from functools import cache
 
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from tests.support.recordings import RECORDINGS
 
 from adapters.security.envelope import EnvelopeVault
 from application.ports.credential_vault import CannotOpenCredential, SealedKey
 from domain.secret import Secret
+from tests.support.recordings import RECORDINGS
 
 VECTORS = "spec/vectors/credential_envelopes.json"
 
