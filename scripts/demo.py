@@ -49,7 +49,7 @@ FILES: Final = {
     "todo.md": "- [x] call the harbour\n- [ ] order oil for the crane\n- [ ] book the crane for Monday\n",
 }
 REQUESTS: Final = (
-    "List the files, read todo.md, and write the tasks that are still open to open.md.",
+    "List the files, read todo.md, and write the tasks that are open to open.md.",
     "Read notes.md and write one sentence about it to summary.md.",
     "Read summary.md and open.md and tell me which one is longer.",
 )

@@ -4,6 +4,8 @@ import pytest
 
 from tests.support.postgres import Databases, server_url
 
+pytest_plugins = ("tests.support.recordings_plugin",)
+
 
 @pytest.fixture(scope="session")
 def postgres_server_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:

@@ -152,7 +152,7 @@ class TakeFirstSteps:
         try:
             offered = self.catalogue.offered(provider) or {}
         except CatalogueUnavailable as error:
-            silence = str(error)
+            silence = str(error).removesuffix(".")
             offered = {}
         offer = offered.get(name)
         if offered and offer is None and prices is None:

@@ -30,18 +30,23 @@ class _Phase(Enum):
 class Place:
     """A request on its way to become a turn, and then that turn."""
 
-    def __init__(self, drain: "Drain") -> None:
-        self._drain = drain
+    def __init__(self, *, is_taken: bool) -> None:
+        self.is_taken = is_taken
+        """Whether it may become a turn. Its first byte decides: one that is still sending its body is not new."""
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done once the drain has ended it."""
         self._turn: Interruptible | None = None
 
     def hold(self, turn: Interruptible) -> None:
-        """From now on the drain can end it."""
+        """From now on the drain can end it with an answer."""
         self._turn = turn
-        if self._drain.is_ending:
-            self.end()
+        if self.ended.done():
+            turn.interrupt(FailureCode.DRAINING)
 
     def end(self) -> None:
-        """End the turn, if there is one yet."""
+        """End the request, and its turn if there is one yet."""
+        if not self.ended.done():
+            self.ended.set_result(None)
         if self._turn is not None:
             self._turn.interrupt(FailureCode.DRAINING)
 
@@ -60,20 +65,12 @@ class Drain:
         """From here on `readyz` fails, and every answer asks for its connection to be closed."""
         return self._phase is not _Phase.SERVING
 
-    @property
-    def takes_turns(self) -> bool:
-        """Whether a new turn is taken."""
-        return self._phase in (_Phase.SERVING, _Phase.GRACE)
-
-    @property
-    def is_ending(self) -> bool:
-        """Whether turns are ended at once."""
-        return self._phase is _Phase.ENDING
-
     @contextmanager
     def place(self) -> Iterator[Place]:
         """While inside, the drain waits for this request."""
-        place = Place(self)
+        place = Place(is_taken=self._phase in (_Phase.SERVING, _Phase.GRACE))
+        if self._phase is _Phase.ENDING:
+            place.end()
         self._places.add(place)
         self._idle.clear()
         try:

@@ -1,6 +1,6 @@
 """As whom the server runs, and where its data lies: PostgreSQL refuses to run as root.
 
-An ordinary user runs it as itself. Root runs it, in this order: as the owner of data that exists already; in a
+An ordinary user runs it as itself, in a user namespace if its number has no account. Root runs it, in this order: as the owner of data that exists already; in a
 user namespace where root bears another number; as the account `nobody`, with data and a copy of the binaries below
 a folder of ours that this account can reach. No account is added, and no mode of a folder that is not ours changes.
 """
@@ -95,7 +95,7 @@ def choose_quarters(home: Path, binaries: PostgresBinaries, account_root: Path) 
     """
     data = home / str(binaries.major)
     if os.geteuid() != 0:
-        return Quarters(data, binaries, RunAs())
+        return Quarters(data, binaries, _as_itself())
     account_home = account_root / hashlib.sha256(os.fsencode(home)).hexdigest()[:16]
     account_data = account_home / data.name
     if account_data.exists():
@@ -118,6 +118,15 @@ def choose_quarters(home: Path, binaries: PostgresBinaries, account_root: Path) 
     _make_open_folder(account_home)
     as_account = RunAs((), account.pw_uid, account.pw_gid)
     return Quarters(account_data, reachable_copy(binaries, account_root), as_account)
+
+
+def _as_itself() -> RunAs:
+    """An ordinary user, under its own number, or, where that number has no account, under one that has."""
+    try:
+        pwd.getpwuid(os.geteuid())
+    except KeyError:  # as in a container that runs under a bare number
+        return _user_namespace(_unprivileged_account()) or RunAs()
+    return RunAs()
 
 
 def _unprivileged_account() -> pwd.struct_passwd:

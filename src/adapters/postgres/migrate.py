@@ -17,10 +17,11 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from psycopg.conninfo import conninfo_to_dict
-from sqlalchemy import Connection, NullPool, create_engine, text
+from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from adapters.postgres.adoption import ADOPTION_TABLE, examine, remember
+from adapters.postgres.one_command import engine_of
 from adapters.postgres.tables import HEAD, READ_VERSION, VERSION_TABLE, metadata
 
 FIRST_OF_OURS: Final = "py0001"
@@ -143,17 +144,10 @@ def _revisions() -> list[str]:
 
 @contextmanager
 def _connected(url: str) -> Iterator[Connection]:
-    if not url.startswith(("postgres://", "postgresql://")):
-        raise MigrationError("The database's address must begin with postgres:// or postgresql://.")
     try:
-        conninfo_to_dict(url)
-    except psycopg.ProgrammingError:
-        # libpq quotes the part it stumbled on, which can be the password.
-        raise MigrationError(
-            "The database's address is not a valid PostgreSQL URL; special characters in user and password must be "
-            "percent-encoded."
-        ) from None
-    engine = create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(url), poolclass=NullPool)
+        engine = engine_of(url)
+    except ValueError as error:
+        raise MigrationError(f"{error}.") from None
     try:
         with engine.connect() as connection:
             yield connection

@@ -5,13 +5,23 @@ from contextlib import contextmanager
 from typing import Final
 
 import psycopg
-from sqlalchemy import Connection, NullPool, create_engine
+from sqlalchemy import Connection, Engine, NullPool, create_engine
 from sqlalchemy.exc import DBAPIError
 
 from adapters.postgres.pool import conninfo_of
 from application.ports.database import DatabaseFailed
 
 _CONNECT_TIMEOUT_S: Final = 10
+
+
+def engine_of(database_url: str) -> Engine:
+    """An engine that keeps no connection and waits 10 s for one. Raises ValueError, without the URL in it."""
+    conninfo = conninfo_of(database_url)
+    return create_engine(
+        "postgresql+psycopg://",
+        creator=lambda: psycopg.connect(conninfo, connect_timeout=_CONNECT_TIMEOUT_S, client_encoding="UTF8"),
+        poolclass=NullPool,
+    )
 
 
 @contextmanager
@@ -21,14 +31,9 @@ def transaction(database_url: str) -> Iterator[Connection]:
     Raises DatabaseFailed for whatever the server, or the way to it, refuses.
     """
     try:
-        conninfo = conninfo_of(database_url)
+        engine = engine_of(database_url)
     except ValueError as error:
         raise DatabaseFailed(f"{error}.") from None
-    engine = create_engine(
-        "postgresql+psycopg://",
-        creator=lambda: psycopg.connect(conninfo, connect_timeout=_CONNECT_TIMEOUT_S, client_encoding="UTF8"),
-        poolclass=NullPool,
-    )
     try:
         with engine.begin() as connection:
             yield connection

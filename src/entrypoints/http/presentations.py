@@ -27,9 +27,13 @@ class Patience:
     """Engines and proxies hang up on silence: something is sent at least this often."""
     stuck_reader_s: float = 30.0
     """A reader that takes nothing for this long counts as gone."""
+    stuck_at_the_end_s: float = 0.5
+    """The same once the drain has ended the turn: its row has to be written before the process ends."""
 
 
-async def present_json(turn: Turn, patience: Patience, receive: Receive, send: Send) -> None:
+async def present_json(
+    turn: Turn, ended: asyncio.Future[None], patience: Patience, receive: Receive, send: Send
+) -> None:
     """The answer as one JSON object, with blanks before it when it takes long."""
 
     async def answer() -> None:
@@ -42,10 +46,12 @@ async def present_json(turn: Turn, patience: Patience, receive: Receive, send: S
         await outlet.write(b" ")
 
     outlet = _Outlet(send)
-    await _while_read(receive, outlet, patience, answer(), blank)
+    await _while_read(receive, outlet, ended, patience, answer(), blank)
 
 
-async def present_stream(turn: Turn, patience: Patience, receive: Receive, send: Send) -> None:
+async def present_stream(
+    turn: Turn, ended: asyncio.Future[None], patience: Patience, receive: Receive, send: Send
+) -> None:
     """The events as SSE frames: each delta at once, the answer last, comments where nothing else goes out."""
 
     async def relay() -> None:
@@ -61,7 +67,7 @@ async def present_stream(turn: Turn, patience: Patience, receive: Receive, send:
         await outlet.write(b":\n\n")
 
     outlet = _Outlet(send)
-    await _while_read(receive, outlet, patience, relay(), comment)
+    await _while_read(receive, outlet, ended, patience, relay(), comment)
 
 
 class _Outlet:
@@ -126,6 +132,7 @@ class _Outlet:
 async def _while_read(
     receive: Receive,
     outlet: _Outlet,
+    ended: asyncio.Future[None],
     patience: Patience,
     work: Awaitable[None],
     break_silence: Callable[[], Awaitable[None]],
@@ -141,11 +148,13 @@ async def _while_read(
     try:
         while not working.done() and not leaving.done():
             is_stuck, silent_s = outlet.silence()
-            limit_s = patience.stuck_reader_s if is_stuck else patience.keep_alive_s
+            stuck_s = patience.stuck_at_the_end_s if ended.done() else patience.stuck_reader_s
+            limit_s = stuck_s if is_stuck else patience.keep_alive_s
             if silent_s < limit_s:
                 # Which limit holds may change while waiting: look again after the shorter of the two.
-                wait_s = min(limit_s - silent_s, patience.keep_alive_s, patience.stuck_reader_s)
-                await asyncio.wait({working, leaving}, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+                wait_s = min(limit_s - silent_s, patience.keep_alive_s, stuck_s)
+                awaited = {working, leaving} if ended.done() else {working, leaving, ended}
+                await asyncio.wait(awaited, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
             elif is_stuck:
                 break
             else:

@@ -1,10 +1,11 @@
 """The engines' two routes. They translate; `application.turn` decides."""
 
+import asyncio
 import re
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 import structlog
@@ -12,7 +13,7 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 
 from application.ports.turn_context import ContextUnavailable
 from application.turn import Turn, TurnPipeline, TurnRequest, UnknownSession
-from entrypoints.drain import Drain
+from entrypoints.drain import Drain, Place
 from entrypoints.http.body import BodyTooLarge, ClientGone, read_body
 from entrypoints.http.presentations import Patience, present_json, present_stream
 from entrypoints.http.problems import problem
@@ -24,7 +25,9 @@ _TRACEPARENT: Final = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-([0-9a-f]{2})"
 )
 
-Presentation = Callable[[Turn, Patience, Receive, Send], Awaitable[None]]
+_LEAVING: Final = "This process is shutting down: send the turn again, to another one."
+
+Presentation = Callable[[Turn, asyncio.Future[None], Patience, Receive, Send], Awaitable[None]]
 
 _log: Final = structlog.get_logger("brabo.http")
 
@@ -56,7 +59,7 @@ class TurnRoutes:
             }
             with structlog.contextvars.bound_contextvars(**log_ids), self.drain.place() as place:
                 try:
-                    turn = await self._admit(session_id, ceiling_s, traceparent, receive)
+                    turn = await self._admit(session_id, ceiling_s, traceparent, place, receive)
                 except ClientGone:
                     return
                 except _Refused as refused:
@@ -69,22 +72,22 @@ class TurnRoutes:
                     )
                     return
                 place.hold(turn)
-                await present(turn, self.patience, receive, send)
+                await present(turn, place.ended, self.patience, receive, send)
 
         return answer
 
     async def _admit(
-        self, session_id: str, ceiling_s: float, traceparent: str | None, receive: Receive
+        self, session_id: str, ceiling_s: float, traceparent: str | None, place: Place, receive: Receive
     ) -> Turn:
         """Everything that can still be refused with a status."""
         try:
-            body = decode_turn(await read_body(receive))
+            body = decode_turn(await _read_before_the_end(receive, place))
         except BodyTooLarge:
             raise _Refused(413, "The body is over 32 MiB: send fewer or shorter messages.") from None
         except BadBody as error:
             raise _Refused(400, str(error)) from None
-        if not self.drain.takes_turns:
-            raise _Refused(503, "This process is shutting down: send the turn again, to another one.")
+        if not place.is_taken:
+            raise _Refused(503, _LEAVING)
         if not (_UUID.fullmatch(session_id) and _UUID.fullmatch(body.project_id)):
             raise _Refused(404, "There is no such session in that project: both ids are UUIDs.")
         request = TurnRequest(
@@ -103,6 +106,19 @@ class TurnRoutes:
             raise _Refused(404, "There is no such session in that project.") from None
         except ContextUnavailable as error:
             raise _Refused(503, f"The turn's context cannot be read: {error}") from None
+
+
+async def _read_before_the_end(receive: Receive, place: Place) -> bytearray:
+    """The body, unless the drain ends while the engine is still sending it."""
+    reading = asyncio.ensure_future(read_body(receive))
+    try:
+        either: set[asyncio.Future[Any]] = {reading, place.ended}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not reading.done():
+            raise _Refused(503, _LEAVING)
+        return reading.result()
+    finally:
+        reading.cancel()
 
 
 class _Refused(Exception):  # noqa: N818 - it names what happened

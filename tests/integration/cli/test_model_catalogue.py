@@ -14,6 +14,7 @@ from adapters.openai_compatible.profiles import provider_table
 from application.ports.model_catalogue import CatalogueUnavailable
 from domain.provider import Provider
 from domain.usage import Prices
+from tests.support.recordings import RECORDINGS
 
 Answer = Callable[[BaseHTTPRequestHandler], None]
 
@@ -164,3 +165,20 @@ def test_an_answer_that_drips_ends_with_the_patience() -> None:
         finally:
             left.set()
     assert time.monotonic() - started_s < 3
+
+
+@pytest.mark.skipif(RECORDINGS.folder is None, reason="the recordings do not lie beside this checkout")
+def test_a_recorded_list_is_read() -> None:
+    body = RECORDINGS.read_bytes("fixtures/openrouter/models_list_excerpt.json")
+
+    with provider(answering(body)) as root:
+        offered = catalogue(root).offered(Provider.OPENROUTER)
+
+    assert offered is not None
+    assert {
+        name: (model.prices, model.supports_tool_calling, model.context_window)
+        for name, model in offered.items()
+    } == {
+        "anthropic/claude-sonnet-4": (Prices(3_000_000, 15_000_000), True, 1_000_000),
+        "openai/gpt-4.1-mini": (Prices(400_000, 1_600_000), True, 1_047_576),
+    }

@@ -18,6 +18,7 @@ from tests.support.embedded import Member, record, servers_below
 Join = Callable[..., Member]
 
 NOBODY = 65534
+WITHOUT_ACCOUNT = 12345
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may choose an account")
 
 
@@ -142,12 +143,14 @@ def test_data_of_root_is_not_served_without_a_namespace_and_the_way_out_works(
 
 
 @as_root
-def test_an_ordinary_user_runs_it_as_itself_and_root_joins_it_there(join: Join, open_folder: Path) -> None:
+@pytest.mark.parametrize("user", [NOBODY, WITHOUT_ACCOUNT], ids=["with an account", "a bare number"])
+def test_an_ordinary_user_runs_it_as_itself_and_root_joins_it_there(
+    join: Join, open_folder: Path, user: int
+) -> None:
     python, environment = interpreter_for_everyone(open_folder)
     command = (python, str(open_folder / "copies/embedded_member.py"))
     home = open_folder / "home"
     home.mkdir(mode=0o700)
-    user = NOBODY
     os.chown(home, user, user)
     before = surroundings(home / "data")
     user_options = {"user": user, "group": user, "extra_groups": [], "cwd": home, "env": environment}

@@ -18,8 +18,9 @@ from domain.failure import FailureCode
 from domain.provider import Provider
 from domain.usage import ReportedUsage, TokenCounts
 from tests.support.raw_upstream import RawUpstream, whole
+from tests.support.recordings import RECORDINGS
 
-FOLDER = Path(__file__).parents[4] / "shared" / "fixtures" / "openrouter"
+FOLDER = "fixtures/openrouter"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,13 +115,13 @@ RECORDED = {
 }
 
 
-@pytest.mark.skipif(not FOLDER.is_dir(), reason="the shared recordings are not here")
+@pytest.mark.skipif(RECORDINGS.folder is None, reason="the shared recordings are not here")
 @pytest.mark.parametrize("name", RECORDED)
 async def test_reads_the_recording(name: str) -> None:
     recorded = RECORDED[name]
     content_type = "application/json" if name.endswith("json") else "text/event-stream"
     async with RawUpstream() as upstream, WayOut() as way_out:
-        upstream.will(whole((FOLDER / name).read_bytes(), recorded.status, content_type))
+        upstream.will(whole(RECORDINGS.read_bytes(f"{FOLDER}/{name}"), recorded.status, content_type))
         provider = OpenAICompatibleProvider(
             provider_table({Provider.OPENROUTER: upstream.url}, "http://localhost"),
             way_out,
@@ -149,6 +150,6 @@ async def test_reads_the_recording(name: str) -> None:
     assert outcome.may_be_charged == recorded.may_be_charged
 
 
-@pytest.mark.skipif(not FOLDER.is_dir(), reason="the shared recordings are not here")
+@pytest.mark.skipif(RECORDINGS.folder is None, reason="the shared recordings are not here")
 def test_no_recording_is_left_out() -> None:
-    assert {path.name for path in FOLDER.glob("chat_*")} == set(RECORDED)
+    assert {Path(path).name for path in RECORDINGS.named("chat_*")} == set(RECORDED)
