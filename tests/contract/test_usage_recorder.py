@@ -359,7 +359,7 @@ async def test_a_caller_that_leaves_does_not_undo_its_record(world: LedgerWorld)
 
     assert await world.recorder.record(usage_of(world))
     async with asyncio.timeout(2):
-        while usage.id not in world.rows():  # noqa: ASYNC110 - there is nothing else to wait on
+        while usage.id not in world.rows():
             await asyncio.sleep(0.01)
     assert not world.unrecorded
 

@@ -65,7 +65,7 @@ def finish(process: subprocess.Popen[str]) -> str:
 async def finish_real(process: subprocess.Popen[str], simulator: Simulator) -> str:
     """The same of a demo that takes this simulator for the real service: its records come after a first 404."""
     finishing = asyncio.create_task(asyncio.to_thread(finish, process))
-    while not finishing.done() and not lookups(simulator):  # noqa: ASYNC110  it has no event to wait for
+    while not finishing.done() and not lookups(simulator):
         await asyncio.sleep(0.02)
     simulator.advance_clock(30_000)
     return await finishing

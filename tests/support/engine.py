@@ -107,5 +107,5 @@ def spent_micros(database_url: str, world: World) -> int:
 
 
 def select(database_url: str, query: str, *parameters: object) -> list[dict[str, Any]]:
-    with psycopg.connect(database_url, row_factory=dict_row) as connection:
-        return connection.execute(query.encode(), parameters).fetchall()
+    with psycopg.connect(database_url) as connection, connection.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute(query.encode(), parameters).fetchall()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
+
 from tests.support.engine import http_client
 from tests.support.live import environment
 

@@ -16,7 +16,6 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 

@@ -27,7 +27,7 @@ def exact_usage(answer: Answer) -> Any:
 async def settled(sim: Simulator) -> dict[str, Any]:
     """The only entry, once the connection's end has been noticed."""
     async with asyncio.timeout(2):
-        while sim.bill()["in_flight"]:  # noqa: ASYNC110  what is waited for happens in the server
+        while sim.bill()["in_flight"]:
             await asyncio.sleep(0.005)
     return only_entry(sim)
 

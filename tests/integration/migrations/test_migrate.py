@@ -215,8 +215,8 @@ def test_there_is_no_way_back_from_a_database_never_migrated(empty_database_url:
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("mysql://u:hush-hush@127.0.0.1/x", "begin with postgres://"),
-        ("host=127.0.0.1 password=hush-hush", "begin with postgres://"),
+        ("mysql://u:hush-hush@127.0.0.1/x", "write postgresql://"),
+        ("host=127.0.0.1 password=hush-hush", "write postgresql://"),
         ("postgres://u:hush-hush%zz@127.0.0.1/x", "percent-encoded"),
         ("postgres://u:hush-hush@127.0.0.1:1/x", "127.0.0.1"),
     ],

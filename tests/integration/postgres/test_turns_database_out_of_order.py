@@ -73,7 +73,7 @@ async def kill_all_connections(world: PostgresWorld) -> int:
     pids = [row["pid"] for row in killed]
     async with asyncio.timeout(5):
         alive = "SELECT pid FROM pg_stat_activity WHERE pid = ANY(%s)"
-        while world.execute(alive, pids):  # noqa: ASYNC110 - the server tells nobody
+        while world.execute(alive, pids):
             await asyncio.sleep(0.01)
     return len(pids)
 
@@ -350,7 +350,7 @@ async def test_a_silent_database_is_told_of_and_the_record_may_come_again(
 
         proxy.talk()
         async with asyncio.timeout(5):
-            while not await recorder.record(usage):  # noqa: ASYNC110 - nobody tells when it is back
+            while not await recorder.record(usage):
                 await asyncio.sleep(0.05)
     assert world.budget(BudgetScope.PROJECT, world.project_id).spent_micros == 11
     assert len(world.rows()) == 2

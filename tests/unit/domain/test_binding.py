@@ -58,6 +58,7 @@ def test_landing_on_the_workspace_takes_the_model_of_criativo() -> None:
     winner = Bindings([workspace], creative).resolve(with_tools=True)
 
     assert winner is creative
+    assert winner is not None
     assert winner.scope is BindingScope.AGENT
 
 
