@@ -149,6 +149,7 @@ async def test_without_any_budget_the_row_is_written(world: LedgerWorld) -> None
 
 async def test_writing_a_record_twice_changes_nothing_the_second_time(world: LedgerWorld) -> None:
     project_budget(world, 100)
+    session_budget(world, 1_000)
     world.add_area("dev", AreaEntry())
     usage = usage_of(world, 80, area="dev")
 
@@ -157,6 +158,7 @@ async def test_writing_a_record_twice_changes_nothing_the_second_time(world: Led
 
     assert len(world.rows()) == 1
     assert spent(world) == 80
+    assert spent(world, BudgetScope.SESSION) == 80
     assert world.area_spent_micros("dev") == 80
     assert thresholds(world) == [70]
 

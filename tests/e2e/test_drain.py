@@ -4,7 +4,8 @@ import asyncio
 import http.client
 import json
 import signal
-from collections.abc import Awaitable, Callable, Mapping
+import time
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,10 +16,14 @@ import httpx
 import psycopg
 import pytest
 
+from entrypoints.container import Container
+from entrypoints.http.server import make_server
+from entrypoints.settings import read_settings
 from entrypoints.simulator import Simulator
 from tests.support.brabo_data import World, create_world
-from tests.support.engine import ledger, parse_frames, post, request_body, select
-from tests.support.live import HEADERS
+from tests.support.database_proxy import database_proxy
+from tests.support.engine import http_client, ledger, parse_frames, post, request_body, select
+from tests.support.live import HEADERS, environment, free_port
 from tests.support.raw_upstream import RawUpstream, Wire, chunked, head
 from tests.support.served import ServedApi, eventually, served_api
 
@@ -63,10 +68,13 @@ class HalfSent:
     def send_rest(self) -> None:
         self._connection.send(self._rest)
 
+    def close(self) -> None:
+        self._connection.close()
+
     def read(self) -> Got:
         response = self._connection.getresponse()
         raw = response.read()
-        self._connection.close()
+        self.close()
         is_stream = response.headers["content-type"] == "text/event-stream"
         answer = parse_frames(raw)[-1] if is_stream else json.loads(raw)
         return Got(response.status, answer, httpx.Headers(dict(response.headers)))
@@ -96,16 +104,17 @@ class Scene:
         connection.execute(statement.encode(), parameters)
         return connection
 
-    def waiting_for_locks(self, statement_part: str) -> int:
+    def waits_for_locks(self, kind: str) -> int:
+        """How many statements wait for a lock on a table (`relation`) or on a row (`transactionid`)."""
         found = select(
             self.database_url,
-            "SELECT count(*) AS waiting FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
-            "AND datname = current_database() AND query LIKE %s",
-            f"%{statement_part}%",
+            "SELECT count(*) AS waits FROM pg_locks JOIN pg_stat_activity USING (pid) "
+            "WHERE datname = current_database() AND NOT granted AND locktype = %s",
+            kind,
         )
-        waiting = found[0]["waiting"]
-        assert isinstance(waiting, int)
-        return waiting
+        waits = found[0]["waits"]
+        assert isinstance(waits, int)
+        return waits
 
 
 Begin = Callable[[Scene, World, bool, str], Awaitable["asyncio.Task[Got]"]]
@@ -143,26 +152,24 @@ async def waiting_for_usage(scene: Scene, world: World, stream: bool, mark: str)
         await asyncio.sleep(scene.wait_ms / 1000)
         await wire.send(chunked(usage, b"data: [DONE]\n\n"))
 
-    before = scene.finished_upstream
     scene.together.will(act)
     turn = asyncio.create_task(take(scene.api, world, stream=stream, mark=mark))
-    await eventually(lambda: scene.finished_upstream > before)
+    await eventually(lambda: scene.finished_upstream == len(PRESENTATIONS))
     return turn
 
 
 async def waiting_for_its_budget(scene: Scene, world: World, stream: bool, mark: str) -> "asyncio.Task[Got]":
-    before = scene.waiting_for_locks("token_usage")
     scene.lock("SELECT 1 FROM budgets WHERE id = %s FOR UPDATE", world.project_budget_id)
     turn = asyncio.create_task(take(scene.api, world, stream=stream, mark=mark))
-    await eventually(lambda: scene.waiting_for_locks("token_usage") > before)
+    await eventually(lambda: (entry := scene.entry(mark)) is not None and entry["status"] == "finished")
+    await eventually(lambda: scene.waits_for_locks("transactionid") > 0)
     return turn
 
 
 async def reading_its_context(scene: Scene, world: World, stream: bool, mark: str) -> "asyncio.Task[Got]":
     scene.context_lock = scene.context_lock or scene.lock("LOCK TABLE workspaces IN ACCESS EXCLUSIVE MODE")
-    before = scene.waiting_for_locks("FROM sessions")
     turn = asyncio.create_task(take(scene.api, world, stream=stream, mark=mark))
-    await eventually(lambda: scene.waiting_for_locks("FROM sessions") > before)
+    await eventually(lambda: scene.waits_for_locks("relation") == len(PRESENTATIONS))
     return turn
 
 
@@ -202,17 +209,25 @@ PRESENTATIONS = ("json", "stream")
 
 async def begin_all(scene: Scene) -> dict[str, tuple[World, "asyncio.Task[Got]"]]:
     """A turn in each phase and presentation, by names."""
-    names = {f"{phase}, {presentation}": phase for phase in PHASES for presentation in PRESENTATIONS}
-    worlds = {name: scene_world(scene.database_url, PHASES[phase].provider) for name, phase in names.items()}
-    return {
-        name: (
-            worlds[name],
-            await PHASES[phase].begin(
-                scene, worlds[name], name.endswith("stream"), name.replace(" ", "-").replace(",", "")
-            ),
-        )
-        for name, phase in names.items()
+    worlds = {
+        phase: [scene_world(scene.database_url, PHASES[phase].provider) for _ in PRESENTATIONS]
+        for phase in PHASES
     }
+    begun = {}
+    for name, phase in PHASES.items():
+        turns = await asyncio.gather(
+            *(
+                phase.begin(scene, world, presentation == "stream", mark_of(name, presentation))
+                for world, presentation in zip(worlds[name], PRESENTATIONS, strict=True)
+            )
+        )
+        for world, presentation, turn in zip(worlds[name], PRESENTATIONS, turns, strict=True):
+            begun[f"{name}, {presentation}"] = (world, turn)
+    return begun
+
+
+def mark_of(phase: str, presentation: str) -> str:
+    return f"{phase} {presentation}".replace(" ", "-")
 
 
 def scene_world(database_url: str, provider: str = "openrouter") -> World:
@@ -242,8 +257,8 @@ async def test_a_turn_in_each_phase_gets_its_answer_and_its_row(
                 DATABASE_URL=database_url,
                 OPENROUTER_API_BASE=simulator.base_url,
                 TOGETHER_BASE_URL=together.url,
-                BRABO_DRAIN_GRACE_S="0.2",
-                BRABO_DRAIN_S="10" if ends_within_the_drain else "0.3",
+                BRABO_DRAIN_GRACE_S="0.1",
+                BRABO_DRAIN_S="10" if ends_within_the_drain else "0.2",
             )
         )
         wait_ms = 2_500 if ends_within_the_drain else ENDLESS_MS
@@ -252,12 +267,13 @@ async def test_a_turn_in_each_phase_gets_its_answer_and_its_row(
 
         api.send(signal.SIGTERM)
         if ends_within_the_drain:
-            await asyncio.sleep(0.5)  # the grace is over
+            await asyncio.sleep(0.3)  # the grace is over
             for half in scene.half_sent:
                 half.send_rest()
             locks.close()
         else:
-            await asyncio.sleep(0.8)  # the drain is over; the lock on the budgets outlasts what a row may take
+            # The drain is over; the lock on the budgets outlasts what a row may take.
+            await asyncio.sleep(0.5)
             assert scene.context_lock is not None
             scene.context_lock.rollback()
         got = {name: await turn for name, (_, turn) in turns.items()}
@@ -276,14 +292,202 @@ async def test_a_turn_in_each_phase_gets_its_answer_and_its_row(
     assert seen == expected
     assert status == 0
     if not ends_within_the_drain:
-        assert took_s < 0.5 + 3
+        assert took_s < 0.3 + 3
         for presentation in PRESENTATIONS:
             assert got[f"between tokens, {presentation}"].answer["message"]["content"] == "um "
             refused = got[f"sending its body, {presentation}"]
             assert refused.headers["content-type"] == "application/problem+json"
             assert int(refused.headers["retry-after"]) > 0
-        unsent = {f"reading-its-context-{presentation}" for presentation in PRESENTATIONS}
+        unsent = {mark_of("reading its context", presentation) for presentation in PRESENTATIONS}
         assert not unsent & {entry["mark"] for entry in simulator.bill()["entries"]}
         unrecorded = [line["id"] for line in api.lines() if line["event"] == "usage_unrecorded"]
         locked = [got[f"waiting for its budget, {presentation}"] for presentation in PRESENTATIONS]
         assert sorted(unrecorded) == sorted(one.answer["turnId"] for one in locked)
+
+
+async def test_the_grace_takes_turns_and_what_follows_refuses_them_with_the_listener_open(
+    database_url: str, simulator: Simulator, world: World, tmp_path: Path
+) -> None:
+    simulator.script({"mark": "[mark:long]", "reply": {"text": ["um ", "dois"], "between_ms": 3_000}})
+    async with (
+        served_api(
+            tmp_path,
+            DATABASE_URL=database_url,
+            OPENROUTER_API_BASE=simulator.base_url,
+            BRABO_DRAIN_GRACE_S="1.5",
+        ) as api,
+        http_client(base_url=api.url, headers=HEADERS) as kept,
+    ):
+        url = api.turn_url(world.session_id)
+        before = await kept.post(url, content=body_of(world))
+        assert before.status_code == 200
+        assert "connection" not in before.headers
+        long = asyncio.create_task(take(api, world, stream=True, mark="long"))
+        await eventually(lambda: len(simulator.requests()) == 2)
+
+        api.send(signal.SIGTERM)
+        not_ready = await api.until_ready(503)
+        noticed_s = time.monotonic() - api.signalled_s
+        taken = [await kept.post(url, content=body_of(world)), await kept.post(url, content=body_of(world))]
+        streamed = await take(api, world, stream=True)
+        others = [
+            await kept.get("/healthz"),
+            await kept.get("/nowhere"),
+            await kept.post(url, content=b"{", headers=HEADERS),
+            await kept.post(url, content=body_of(world), headers={"X-Brabo-Service-Token": "wrong"}),
+        ]
+        taken_s = time.monotonic() - api.signalled_s
+        await asyncio.sleep(max(0.0, 1.7 - taken_s))
+        sent_before = len(simulator.requests())
+        refused = [await kept.post(url, content=body_of(world)) for _ in range(2)]
+        refused.append(await kept.post(api.turn_url(world.session_id, stream=True), content=body_of(world)))
+        last = await long
+        status, _ = await api.ended(within_s=5)
+
+    assert noticed_s < 0.5
+    assert not_ready.json()["reason"] == "draining"
+    assert taken_s < 1.5, "too slow to say anything of the grace"
+    assert [answer.status_code for answer in taken] == [200, 200]
+    assert (streamed.status, streamed.answer["error"]) == (200, None)
+    assert [answer.status_code for answer in others] == [200, 404, 400, 403]
+    assert [answer.status_code for answer in refused] == [503] * 3
+    for answer in refused:
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert int(answer.headers["retry-after"]) > 0
+    assert all(
+        headers["connection"] == "close"
+        for headers in (
+            streamed.headers,
+            *(answer.headers for answer in (not_ready, *taken, *others, *refused)),
+        )
+    )
+    assert len(simulator.requests()) == sent_before
+    assert (last.answer["error"], last.answer["message"]["content"]) == (None, "um dois")
+    assert status == 0
+
+
+async def test_the_defaults_are_gone_in_time_whoever_runs_or_takes_nothing(
+    database_url: str, simulator: Simulator, tmp_path: Path
+) -> None:
+    """With the defaults: idle, after the grace alone; with turns that never end, before it would be killed."""
+    worlds = [scene_world(database_url) for _ in range(3)]
+    endless = {"reply": {"text": ["um ", "dois"], "between_ms": ENDLESS_MS}}
+    simulator.script({"mark": "[mark:endless]", "times": 2, **endless})
+    simulator.script({"mark": "[mark:unread]", "reply": {"text": ["x" * 20_000] * 2_000}})
+    variables = {"DATABASE_URL": database_url, "OPENROUTER_API_BASE": simulator.base_url}
+    async with (
+        served_api(tmp_path / "idle", **variables) as idle,
+        served_api(tmp_path / "busy", **variables) as busy,
+    ):
+        turns = [
+            asyncio.create_task(take(busy, world, stream=stream, mark="endless"))
+            for world, stream in zip(worlds, (False, True), strict=False)
+        ]
+        unread = HalfSent(busy.turn_url(worlds[2].session_id, stream=True), body_of(worlds[2], "unread"))
+        unread.send_rest()
+        await eventually(lambda: len(simulator.requests()) == 3)
+        await asyncio.sleep(0.5)
+
+        idle.send(signal.SIGTERM)
+        busy.send(signal.SIGTERM)
+        idle_status, idle_s = await idle.ended(within_s=15)
+        got = [await turn for turn in turns]
+        busy_status, busy_s = await busy.ended(within_s=15)
+        unread.close()
+
+    print(f"\nwith the defaults: idle gone after {idle_s:.2f} s, busy after {busy_s:.2f} s")
+    assert (idle_status, busy_status) == (0, 0)
+    assert 5 <= idle_s < 7
+    assert 25 <= busy_s < MUST_BE_GONE_S
+    assert [outcome(one) for one in got] == ["draining", "draining"]
+    assert [len(ledger(database_url, world)) for world in worlds] == [1, 1, 1]
+
+
+async def test_a_reader_that_takes_nothing_is_recorded_before_the_end_however_late_its_row(
+    database_url: str, simulator: Simulator, world: World, tmp_path: Path
+) -> None:
+    simulator.script({"reply": {"text": ["x" * 20_000] * 2_000}})
+    variables = {"BRABO_DRAIN_GRACE_S": "0", "BRABO_DRAIN_S": "0.2"}
+    with ExitStack() as locks:
+        async with served_api(
+            tmp_path, DATABASE_URL=database_url, OPENROUTER_API_BASE=simulator.base_url, **variables
+        ) as api:
+            unread = HalfSent(api.turn_url(world.session_id, stream=True), body_of(world))
+            unread.send_rest()
+            await eventually(lambda: simulator.requests() != [])
+            await asyncio.sleep(0.5)
+            lock = locks.enter_context(psycopg.connect(database_url))
+            lock.execute("SELECT 1 FROM budgets FOR UPDATE")
+
+            api.send(signal.SIGTERM)
+            await asyncio.sleep(1.7)
+            lock.rollback()
+            status, took_s = await api.ended(within_s=15)
+            unread.close()
+
+    assert status == 0
+    assert took_s < 0.2 + 3
+    assert len(ledger(database_url, world)) == 1
+
+
+async def test_sigint_has_no_grace(database_url: str, simulator: Simulator, tmp_path: Path) -> None:
+    variables = {"DATABASE_URL": database_url, "OPENROUTER_API_BASE": simulator.base_url}
+    async with served_api(tmp_path, BRABO_DRAIN_GRACE_S="60", **variables) as api:
+        api.send(signal.SIGINT)
+        status, took_s = await api.ended(within_s=10)
+
+    assert status == 0
+    assert took_s < 2
+
+
+@pytest.mark.parametrize("is_database_silent", [False, True], ids=["database answers", "database silent"])
+async def test_a_second_signal_ends_at_once(
+    database_url: str, simulator: Simulator, world: World, tmp_path: Path, is_database_silent: bool
+) -> None:
+    simulator.script({"reply": {"text": ["um ", "dois"], "between_ms": ENDLESS_MS}})
+    async with (
+        database_proxy(database_url) as proxy,
+        served_api(tmp_path, DATABASE_URL=proxy.url, OPENROUTER_API_BASE=simulator.base_url) as api,
+    ):
+        turns = [asyncio.create_task(take(api, world, stream=True))]
+        await eventually(lambda: simulator.bill()["entries"] != [])
+        if is_database_silent:
+            proxy.fall_silent()
+            turns.append(asyncio.create_task(take(api, world, stream=False)))
+        await asyncio.sleep(0.3)
+
+        api.send(signal.SIGTERM)
+        await asyncio.sleep(0.3)
+        api.send(signal.SIGINT if is_database_silent else signal.SIGTERM)
+        _, took_s = await api.ended(within_s=15)
+        cut = await asyncio.gather(*turns, return_exceptions=True)
+
+    assert took_s < 2
+    assert isinstance(cut[0], httpx.RemoteProtocolError)
+
+
+async def test_after_a_kill_the_next_start_serves_and_its_embedded_database_hangs_nothing(
+    simulator: Simulator, tmp_path: Path
+) -> None:
+    variables = {"OPENROUTER_API_BASE": simulator.base_url, "BRABO_PORT": str(free_port())}
+    async with served_api(tmp_path, **variables) as killed:
+        killed.send(signal.SIGKILL)
+        await killed.ended(within_s=5)
+    async with served_api(tmp_path, **variables) as api:
+        api.send(signal.SIGTERM)
+        await asyncio.sleep(0.2)
+        api.send(signal.SIGTERM)
+        _, took_s = await api.ended(within_s=20)
+
+    assert took_s < 5
+    assert "Stopping PostgreSQL" in api.log.read_text(encoding="utf-8")
+    assert list(tmp_path.rglob("postmaster.pid")) == []
+
+
+def test_idle_connections_are_kept_for_ten_minutes_at_least(tmp_path: Path) -> None:
+    """An engine that reuses one as it closes loses a turn."""
+    settings = read_settings(environment(tmp_path))
+
+    server = make_server(Container(settings=settings, database_url="postgresql://nobody@127.0.0.1/nowhere"))
+
+    assert server.config.timeout_keep_alive >= 600

@@ -47,8 +47,9 @@ class ServedApi:
         return status, time.monotonic() - self.signalled_s
 
     def lines(self) -> list[dict[str, Any]]:
-        """Its log, every line of which has to be a JSON object."""
-        found = [json.loads(line) for line in self.log.read_text(encoding="utf-8").splitlines()]
+        """Its log: every line has to be a JSON object, but for what the command says to whoever started it."""
+        text = self.log.read_text(encoding="utf-8")
+        found = [json.loads(line) for line in text.splitlines() if not line.startswith("brabo: ")]
         assert all(isinstance(line, dict) for line in found)
         return found
 
@@ -72,14 +73,18 @@ class ServedApi:
 
 
 @asynccontextmanager
-async def served_api(folder: Path, *, command: Sequence[str] = SERVE, **variables: str) -> AsyncIterator[ServedApi]:
+async def served_api(
+    folder: Path, *, command: Sequence[str] = SERVE, **variables: str
+) -> AsyncIterator[ServedApi]:
     """Start it in `folder` and wait until it is ready; whatever is left of it when the block ends is killed."""
     folder.mkdir(parents=True, exist_ok=True)
     inherited = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     environ = {**inherited, **environment(folder / "data", **variables)}
     log = folder / "stderr"
     with log.open("wb") as stderr, (folder / "stdout").open("wb") as stdout:
-        process = subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr)
+        process = subprocess.Popen(
+            command, env=environ, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr
+        )
     api = ServedApi(f"http://127.0.0.1:{environ['BRABO_PORT']}", process, log)
     try:
         await api.until_ready()

@@ -2,11 +2,10 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from litestar.types import Receive, Send
+from litestar.types import HTTPSendMessage, Receive, Send
 
 from application.turn import TextDelta, Turn, TurnFinished
 from entrypoints.http.wire import encode_answer, encode_delta, encode_final
@@ -85,14 +84,12 @@ class _Outlet:
         """Send the head, once."""
         if not self._has_head:
             self._has_head = True
-            with self._sending():
-                await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+            await self._deliver({"type": "http.response.start", "status": 200, "headers": headers})
 
     async def write(self, piece: bytes) -> None:
         """Send a piece of the body, unless the body has ended."""
         if not self._has_ended:
-            with self._sending():
-                await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+            await self._deliver({"type": "http.response.body", "body": piece, "more_body": True})
 
     async def write_last(self, headers: list[tuple[bytes, bytes]], pieces: Iterator[bytes]) -> None:
         """Send the head if it is still due, the pieces, and the end of the body."""
@@ -110,20 +107,18 @@ class _Outlet:
                 await self.write(piece)
             first = b""
         self._has_ended = True
-        with self._sending():
-            await self._send({"type": "http.response.body", "body": first, "more_body": False})
+        await self._deliver({"type": "http.response.body", "body": first, "more_body": False})
 
     def silence(self) -> tuple[bool, float]:
         """Whether a send is stuck, and for how many seconds nothing has gone out."""
         return self._sends_under_way > 0, self._now() - self._since_s
 
-    @contextmanager
-    def _sending(self) -> Iterator[None]:
+    async def _deliver(self, message: HTTPSendMessage) -> None:
         if not self._sends_under_way:
             self._since_s = self._now()
         self._sends_under_way += 1
         try:
-            yield
+            await self._send(message)
         finally:
             self._sends_under_way -= 1
             self._since_s = self._now()

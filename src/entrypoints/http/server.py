@@ -14,6 +14,7 @@ from entrypoints.container import Container
 from entrypoints.drain import Drain
 from entrypoints.http.app import create_app
 from entrypoints.http.presentations import Patience
+from entrypoints.logs import configure_logs
 
 _KEPT_CONNECTION_S: Final = 630
 """Engines keep idle connections and never repeat a POST: 10 minutes at least, and more than a proxy in front of us."""
@@ -98,6 +99,7 @@ def make_server(container: Container, patience: Patience | None = None) -> Drain
 
 def serve(container: Container) -> int:
     """Serve until told to leave; the process's exit status."""
+    configure_logs()
     settings = container.settings()
     server = make_server(container)
     with contextlib.ExitStack() as stack:

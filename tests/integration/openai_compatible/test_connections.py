@@ -149,6 +149,18 @@ async def test_every_frame_ends_the_silence(upstream: RawUpstream, way_out: WayO
     assert failed(stream) == (None, True)
 
 
+async def test_comments_do_not_end_the_silence(upstream: RawUpstream, way_out: WayOut) -> None:
+    async def act(wire: Wire) -> None:
+        await wire.send(head() + chunked(SAID, is_ended=False))
+        await wire.send(*[chunked(b": OPENROUTER PROCESSING\n\n", is_ended=False)] * 8, pause_s=0.1)
+        await wire.send(chunked(ANSWER))
+
+    upstream.will(act)
+    stream = Caller(upstream.url, way_out, idle_s=0.4).call()
+    assert await read(stream) == ["Pong"]
+    assert failed(stream) == (FailureCode.TIMEOUT, True)
+
+
 async def test_silences_on_both_sides_of_a_half_frame_add_up(upstream: RawUpstream, way_out: WayOut) -> None:
     async def act(wire: Wire) -> None:
         await wire.send(head())

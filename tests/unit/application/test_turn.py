@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from uuid import UUID, uuid4
 
@@ -75,6 +75,20 @@ class Heard(TurnTelemetry):
 
     def internal_failure(self, turn_id: UUID, error: BaseException) -> None:
         self.internal.append(error)
+
+
+class SlowRecorder(InMemoryUsageRecorder):
+    """Writes when it is let."""
+
+    def __init__(self, rig: "Rig") -> None:
+        super().__init__(rig.ledger, on_unrecorded=rig.unrecorded.append)
+        self.is_asked = asyncio.Event()
+        self.may_write = asyncio.Event()
+
+    async def record(self, usage: TokenUsage) -> bool:
+        self.is_asked.set()
+        await self.may_write.wait()
+        return await super().record(usage)
 
 
 class Rig:
@@ -240,6 +254,42 @@ async def test_a_refused_call_has_no_row(rig: Rig) -> None:
     assert finished.usage is None
     assert rig.ledger.usages == {}
     assert rig.heard.ended == [FailureCode.AUTH]
+
+
+@pytest.fixture
+def slow_recorder(rig: Rig) -> SlowRecorder:
+    recorder = SlowRecorder(rig)
+    rig.pipeline = replace(rig.pipeline, record_usage=RecordUsage(WordTokenEstimator(), recorder))
+    return recorder
+
+
+async def test_the_answer_waits_for_its_row(rig: Rig, slow_recorder: SlowRecorder) -> None:
+    rig.provider.will_say("um", usage=USAGE)
+    running = asyncio.create_task(rig.run())
+
+    await slow_recorder.is_asked.wait()
+    await asyncio.wait({running}, timeout=0.05)
+
+    assert not running.done()
+    slow_recorder.may_write.set()
+    assert (await running).turn_id in rig.ledger.usages
+
+
+async def test_leaving_while_the_row_is_written_does_not_undo_it(
+    rig: Rig, slow_recorder: SlowRecorder
+) -> None:
+    rig.provider.will_say("um", usage=USAGE)
+    running = asyncio.create_task(rig.run())
+
+    await slow_recorder.is_asked.wait()
+    await asyncio.sleep(0.01)  # the turn stands at its last step
+    running.cancel()
+    await asyncio.wait({running})
+    slow_recorder.may_write.set()
+    await rig.pipeline.settled()
+
+    assert running.cancelled()
+    assert len(rig.ledger.usages) == 1
 
 
 async def test_leaving_closes_the_call_and_leaves_the_settlement_running(rig: Rig) -> None:

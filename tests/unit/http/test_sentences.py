@@ -67,6 +67,14 @@ def test_a_sentence_holds_the_word_of_its_kind_and_of_no_other(code: FailureCode
                 assert f"({status})" in sentence
 
 
+@pytest.mark.parametrize("code", FailureCode)
+def test_every_sentence_is_portuguese(code: FailureCode) -> None:
+    words = set(re.findall(r"\w+", sentence_for(TurnFailure(code, Provider.OPENROUTER)).lower()))
+
+    assert words & {"o", "a", "não", "nenhum"}
+    assert not words & {"the", "is", "was", "not", "did", "has", "of", "for", "to", "and", "in", "this"}
+
+
 def test_the_providers_words_are_kept_where_they_do_no_harm_and_cut() -> None:
     failure = TurnFailure(FailureCode.UPSTREAM, Provider.TOGETHER, 503, detail="Backend\n is   busy.")
 
