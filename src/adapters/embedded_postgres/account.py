@@ -1,9 +1,9 @@
 """As whom the server runs, and where its data lies: PostgreSQL refuses to run as root.
 
-An ordinary user runs it as itself, in a user namespace if its number has no account. Root runs it, in this order: as
-the owner of data that exists already; in a user namespace where root bears another number; as the account `nobody`, with
-data and a copy of the binaries below a folder of ours that this account can reach. No account is added, and no mode of a
-folder that is not ours changes.
+An ordinary user runs it as itself, in a user namespace if its number has no account. Root runs it, in this order:
+as the owner of data that exists already; in a user namespace where root bears another number; as the account
+`nobody`, with data and a copy of the binaries below a folder of ours that this account can reach. No account is
+added, and no mode of a folder that is not ours changes.
 """
 
 import hashlib
