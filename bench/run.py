@@ -35,6 +35,7 @@ RESULTS: Final = Path(__file__).with_name("results.json")
 MODEL: Final = "openai/gpt-4o-mini"
 KEY: Final = "sk-or-benchmark"
 
+LONGEST_S: Final = 80.0
 PIECES: Final = 20
 WARM_UP_TURNS: Final = 200
 TURNS: Final = 1500
@@ -77,6 +78,8 @@ class PacedStreams:
     ratio: float
     direct_ratio: float
     """The same load straight at the simulator: what this machine and this client reach without us."""
+    cpu_ms: float
+    """Processor time of the api process a turn."""
     errors: int
 
 
@@ -107,8 +110,11 @@ def main() -> int:
     try:
         with own_brabo() as brabo:
             results = measure(brabo)
-    except StageFailedError as error:
+    except (StageFailedError, ConnectionError) as error:
         print(f"This did not work: {error}", file=sys.stderr)
+        return 1
+    except TimeoutError:
+        print(f"This did not work: measuring took longer than {LONGEST_S:g} s.", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
@@ -139,10 +145,10 @@ def measure(brabo: OwnBrabo) -> Results:
     brabo.serve()
     bench = Bench(brabo, control_url, ids["project"], ids["session"])
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        results = runner.run(bench.run())
+        results = runner.run(asyncio.wait_for(bench.run(), LONGEST_S))
     with psycopg.connect(brabo.database_url) as connection:
         [rows] = connection.execute("SELECT count(*) FROM token_usage").fetchone() or [0]
-    if rows != bench.turns_taken:
+    if rows != bench.turns_taken and not results.paced.errors:
         raise StageFailedError(f"{bench.turns_taken} turns were answered and {rows} are in the ledger.")
     return results
 
@@ -228,10 +234,13 @@ class Bench:
     async def _paced(self) -> PacedStreams:
         say(f"{PACED_STREAMS} streams at once, paced by the provider ({PACED_FOR_S:g} s through the api)")
         offered_per_s = PACED_STREAMS / PACED_LENGTH_S
+        before_s, turns_before = processor_time_s(self._api_pid), self.turns_taken
         request = self._turn_request(streamed=True, mark=MARK)
         reached_per_s, errors = await paced_rate(
             self._api, request, lambda body: self._check(body, PACED_PIECES)
         )
+        cpu_s = processor_time_s(self._api_pid) - before_s
+        turns = self.turns_taken - turns_before
         say(f"The same straight at the simulator ({PACED_FOR_S:g} s)")
         direct_per_s, direct_errors = await paced_rate(
             self._simulator, self._provider_request(mark=MARK), lambda _: None
@@ -245,6 +254,7 @@ class Bench:
             reached_per_s=reached_per_s,
             ratio=reached_per_s / offered_per_s,
             direct_ratio=direct_per_s / offered_per_s,
+            cpu_ms=1000 * cpu_s / max(1, turns),
             errors=errors,
         )
 
@@ -415,7 +425,7 @@ def show(results: Results) -> None:
     print(
         f"{paced.streams} paced streams of {paced.pieces} pieces: {paced.offered_per_s:.1f} turns/s offered, "
         f"{paced.reached_per_s:.1f} reached, {paced.ratio:.0%} ({paced.direct_ratio:.0%} without the api), "
-        f"{paced.errors} errors"
+        f"{paced.errors} errors; {paced.cpu_ms:.2f} ms of the api's processor time a turn"
     )
 
 

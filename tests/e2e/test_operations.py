@@ -49,7 +49,9 @@ async def test_metrics_are_served_on_an_address_of_their_own_and_name_nobody(
     ):
         url = f"http://127.0.0.1:{metrics_port}/metrics"
         before = samples((await client.get(url)).text)
-        simulator.script({"reply": {"text": SECRET_TEXT}}, {"fault": "malformed"}, {"fault": "server-error"})
+        simulator.script(
+            {"reply": {"text": SECRET_TEXT}}, {"fault": "malformed-json"}, {"fault": "server-error"}
+        )
         for _ in range(3):
             await post(api.turn_url(world.session_id), said(world, SECRET_TEXT))
         text = (await client.get(url)).text
@@ -79,7 +81,7 @@ async def test_logs_are_json_with_ids_and_without_secrets(
         "text": SECRET_TEXT,
         "tool_calls": [{"name": "read_file", "arguments": {"path": SECRET_TEXT}}],
     }
-    faults = ("moderation", "malformed", "reset", "truncated", "provider-refusal", "error-frame", "html")
+    faults = ("moderation", "malformed-json", "reset", "truncated", "provider-refusal", "error-frame", "html")
     async with (
         served_api(tmp_path, DATABASE_URL=database_url, OPENROUTER_API_BASE=simulator.base_url) as api,
         http_client(timeout=30) as client,

@@ -78,7 +78,9 @@ async def served_api(
 ) -> AsyncIterator[ServedApi]:
     """Start it in `folder` and wait until it is ready; whatever is left of it when the block ends is killed."""
     folder.mkdir(parents=True, exist_ok=True)
-    inherited = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    inherited = {
+        name: os.environ[name] for name in ("PATH", "HOME", "LANG", "PYTHONPATH") if name in os.environ
+    }
     environ = {**inherited, **environment(folder / "data", **variables)}
     log = folder / "stderr"
     with log.open("wb") as stderr, (folder / "stdout").open("wb") as stdout:

@@ -220,13 +220,14 @@ class PostgresTurnContexts(TurnContexts):
 
     async def _fetch(self, parameters: dict[str, Any]) -> TupleRow | None:
         """The row. Connections that the server closed while they lay in the pool are passed over."""
-        deadline_s = asyncio.get_running_loop().time() + self._patience_s
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + self._patience_s
         attempts_left = self._pool.max_size
         while True:
             try:
                 return await fetch_row(self._pool, _READ, parameters, deadline_s=deadline_s)
             except psycopg.Error as error:
-                if not attempts_left or not is_connection_failure(error):
+                if not attempts_left or loop.time() >= deadline_s or not is_connection_failure(error):
                     raise ContextUnavailable(
                         f"the turn's context could not be read from the database within {self._patience_s:g} s: "
                         f"{type(error).__name__} (SQLSTATE {error.sqlstate}): {error}"

@@ -111,7 +111,8 @@ def create_app(container: Container, patience: Patience | None = None) -> Litest
 def _service_token_guard(container: Container) -> Guard:
     tokens = container.service_tokens()
 
-    def guard(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
+    # Not a plain function, which the framework would run in a thread.
+    async def guard(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
         if not tokens.accepts(connection.headers.get("x-brabo-service-token")):
             peer = connection.client.host if connection.client else None
             _log.warning("service_token_refused", path=connection.url.path, peer=peer)

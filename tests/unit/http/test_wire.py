@@ -177,4 +177,7 @@ def test_frames_are_one_line_whatever_the_text(text: str) -> None:
 
 def test_a_delta_is_one_frame() -> None:
     assert json.loads(encode_delta("a\nb")[6:]) == {"type": "delta", "text": "a\nb"}
-    assert encode_delta("a\r\nb").count(b"\n") == 2
+    frame = encode_delta("a\r\nb")
+    assert frame.endswith(b"}\n\n")
+    assert frame.count(b"\n") == 2
+    assert b"\r" not in frame
