@@ -601,15 +601,15 @@ ENGINES: Final = [
         "entrypoints/http/presentations.py",
         """\
         async for event in turn.events():
-            if isinstance(event, TextDelta):
-                await outlet.write(encode_delta(event.text))
+            if isinstance(event, TextDeltas):
+                await outlet.write_all(encode_deltas(event.pieces))
             else:
 """,
         """\
         held = []
         async for event in turn.events():
-            if isinstance(event, TextDelta):
-                held.append(encode_delta(event.text))
+            if isinstance(event, TextDeltas):
+                held += encode_deltas(event.pieces)
             else:
                 await outlet.write(b"".join(held))
 """,

@@ -41,10 +41,10 @@ class TurnRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class TextDelta:
-    """A piece of the answer's text, never empty."""
+class TextDeltas:
+    """Pieces of the answer's text that arrived together: at least one, none of them empty."""
 
-    text: str = field(repr=False)
+    pieces: Sequence[str] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class TurnFinished:
     """The chat's row; None when nothing was charged."""
 
 
-TurnEvent = TextDelta | TurnFinished
+TurnEvent = TextDeltas | TurnFinished
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ class Turn:
                     if isinstance(event, TurnFinished):
                         answer = event
                     else:
-                        pieces.append(event.text)
+                        pieces += event.pieces
                     yield event
         except Exception as error:  # noqa: BLE001 - once the head is out, a fault of ours is an answer, never a cut
             telemetry.internal_failure(self.id, error)
@@ -204,8 +204,8 @@ class Turn:
             chat.interrupt(self._interrupted)
         try:
             async with aclosing(chat):
-                async for text in chat:
-                    yield TextDelta(text)
+                async for pieces in chat:
+                    yield TextDeltas(pieces)
             outcome = chat.outcome()
         finally:
             # Also when the engine went away: what was spent is spent.

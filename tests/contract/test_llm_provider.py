@@ -156,7 +156,7 @@ def a_call(deadline_in_s: float = 30.0) -> ChatCall:
 
 
 async def read(stream: ChatStream) -> Sequence[str]:
-    return [piece async for piece in stream]
+    return [piece async for pieces in stream for piece in pieces]
 
 
 async def test_gives_the_pieces_as_they_are_and_then_the_whole_outcome(harness: Harness) -> None:
@@ -202,7 +202,7 @@ async def test_passes_a_piece_on_before_the_next_one_comes(harness: Harness) -> 
     harness.will_reply(ScriptedReply(pieces=("a", "b"), hangs=True))
     stream = harness.provider.chat(a_call())
     async with asyncio.timeout(5):
-        assert await anext(aiter(stream)) == "a"
+        assert await anext(aiter(stream)) == ["a"]
     await stream.aclose()
 
 
@@ -295,7 +295,7 @@ async def test_an_interruption_ends_the_pending_read(harness: Harness, code: Fai
 async def test_an_interruption_between_reads_ends_the_next_one(harness: Harness) -> None:
     harness.will_reply(ScriptedReply(pieces=("a",), hangs=True))
     stream = harness.provider.chat(a_call())
-    assert await anext(aiter(stream)) == "a"
+    assert await anext(aiter(stream)) == ["a"]
     stream.interrupt(FailureCode.DRAINING)
     stream.interrupt(FailureCode.TIMEOUT)
     async with asyncio.timeout(5):
@@ -325,7 +325,7 @@ async def test_an_interruption_after_the_end_changes_nothing(harness: Harness) -
 async def test_leaving_closes_the_call_and_leaves_no_failure(harness: Harness) -> None:
     harness.will_reply(ScriptedReply(pieces=("a", "b"), tool_calls=(CALL,), hangs=True))
     stream = harness.provider.chat(a_call())
-    assert await anext(aiter(stream)) == "a"
+    assert await anext(aiter(stream)) == ["a"]
     await stream.aclose()
     await stream.aclose()
     assert await harness.left() == 1
@@ -374,7 +374,7 @@ async def test_a_deadline_that_passes_in_the_readers_own_time_is_met_at_the_next
 ) -> None:
     harness.will_reply(ScriptedReply(pieces=("a", "b"), pause_s=0.01))
     stream = harness.provider.chat(a_call(deadline_in_s=0.3))
-    assert await anext(aiter(stream)) == "a"
+    assert await anext(aiter(stream)) == ["a"]
     await asyncio.sleep(0.5)
     await read(stream)
     assert stream.outcome().failure == TurnFailure(FailureCode.TIMEOUT, provider=Provider.OPENROUTER)

@@ -82,7 +82,7 @@ class _ScriptedStream(ChatStream):
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> str:
+    async def __anext__(self) -> Sequence[str]:
         if self._is_over or self._is_left:
             raise StopAsyncIteration
         try:
@@ -93,7 +93,7 @@ class _ScriptedStream(ChatStream):
         if piece is None:
             raise StopAsyncIteration
         self._yielded.append(piece)
-        return piece
+        return [piece]
 
     def outcome(self) -> ChatOutcome:
         reply = self._reply

@@ -1,7 +1,6 @@
 """Chat over the OpenAI-compatible dialect."""
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -92,7 +91,7 @@ class _Stream(ChatStream):
         self._answer = Answer(states_charge=profile is not None and profile.states_charge)
         self._body = AnswerBody()
         self._exchange: Exchange | None = None
-        self._pieces: deque[str] = deque()
+        self._pieces: list[str] = []
         self._yielded: list[str] = []
         self._quiet_s = 0.0
         self._interruption: FailureCode | None = None
@@ -104,14 +103,14 @@ class _Stream(ChatStream):
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> str:
+    async def __anext__(self) -> Sequence[str]:
         while not self._pieces:
             if self._is_over or self._is_left:
                 raise StopAsyncIteration
             await self._advance()
-        piece = self._pieces.popleft()
-        self._yielded.append(piece)
-        return piece
+        pieces, self._pieces = self._pieces, []
+        self._yielded += pieces
+        return pieces
 
     def outcome(self) -> ChatOutcome:
         answer = self._answer

@@ -1,7 +1,7 @@
 """The HTTP client of the hot call: one pool of connections, and requests that are sent once."""
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Final, Self, TypeVar
 
@@ -103,6 +103,7 @@ class Exchange:
         self._timeout: asyncio.Timeout | None = None
         self._response: aiohttp.ClientResponse | None = None
         self._error: aiohttp.ClientError | None = None
+        self._alarm = _Alarm(self._loop, self._ring)
         self._is_interrupted = False
         self._is_connection_reused = False
         self.is_sent = False
@@ -146,27 +147,30 @@ class Exchange:
                 return received
             if self._response.connection is None or self._response.connection.transport is None:
                 raise aiohttp.ServerDisconnectedError
-            return await self._wait(content.readany(), silence_s)
+            self._alarm.set(min(self._deadline_s, self._loop.time() + silence_s))
+            return await content.readany()
         except aiohttp.ClientError as error:
             return self._rest(error)
-        except ConnectionBrokenError as error:
-            if isinstance(error.__cause__, aiohttp.ClientError):
-                return self._rest(error.__cause__)
-            raise
+        finally:
+            self._alarm.unset()
 
     def interrupt(self) -> None:
         """End the pending wait, or the next one, with `InterruptedCallError`."""
         self._is_interrupted = True
         if self._timeout is not None and not self._timeout.expired():
             self._timeout.reschedule(self._loop.time())
+        if self._response is not None:
+            self._response.content.set_exception(InterruptedCallError())
 
     def finish(self) -> None:
         """The answer is complete: give the connection back."""
+        self._alarm.stop()
         if self._response is not None:
             self._way_out.give_back(self._response)
 
     def close(self) -> None:
         """Close the connection at once, unless the answer was read to its end."""
+        self._alarm.stop()
         if self._response is not None:
             self._response.close()
 
@@ -208,6 +212,10 @@ class Exchange:
         self._error = error
         return rest
 
+    def _ring(self) -> None:
+        assert self._response is not None, "the alarm is set for reads only"
+        self._response.content.set_exception(ClockExpiredError())
+
     def note_connection(self) -> None:
         """There is a connection: from here on it is the first byte that is waited for."""
         if self._timeout is not None and not self._timeout.expired():
@@ -216,6 +224,49 @@ class Exchange:
     def note_reuse(self) -> None:
         """The connection is a kept one."""
         self._is_connection_reused = True
+
+
+class _Alarm:
+    """Rings when a wait has lasted too long. One timer serves all the waits of a call: each only moves its end."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> None:
+        self._loop = loop
+        self._ring = ring
+        self._end_s: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = 0.0
+
+    def set(self, end_s: float) -> None:
+        """Ring at that time on the loop's clock."""
+        self._end_s = end_s
+        if self._timer is None or end_s < self._timer_s:
+            self._start_timer(end_s)
+
+    def unset(self) -> None:
+        """The wait is over."""
+        self._end_s = None
+
+    def stop(self) -> None:
+        """No wait follows."""
+        self._end_s = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _start_timer(self, at_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_s = at_s
+        self._timer = self._loop.call_at(at_s, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._end_s is None:
+            return
+        if self._loop.time() < self._end_s:
+            self._start_timer(self._end_s)
+        else:
+            self._ring()
 
 
 class _Upload:

@@ -52,8 +52,8 @@ class ChatStream(Protocol):
     nothing but cancellation: failures are in the outcome.
     """
 
-    def __aiter__(self) -> AsyncIterator[str]:
-        """Pieces of text, never empty, as they arrive."""
+    def __aiter__(self) -> AsyncIterator[Sequence[str]]:
+        """Pieces of text as they arrive: those that arrived together, at least one, none of them empty."""
         ...
 
     def outcome(self) -> ChatOutcome:

@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from litestar.types import HTTPSendMessage, Receive, Send
 
-from application.turn import TextDelta, Turn, TurnFinished
-from entrypoints.http.wire import encode_answer, encode_delta, encode_final
+from application.turn import TextDeltas, Turn, TurnFinished
+from entrypoints.http.wire import encode_answer, encode_deltas, encode_final
 
 _JSON_HEAD: Final = [(b"content-type", b"application/json")]
 _STREAM_HEAD: Final = [
@@ -56,8 +57,8 @@ async def present_stream(
     async def relay() -> None:
         await outlet.head(_STREAM_HEAD)
         async for event in turn.events():
-            if isinstance(event, TextDelta):
-                await outlet.write(encode_delta(event.text))
+            if isinstance(event, TextDeltas):
+                await outlet.write_all(encode_deltas(event.pieces))
             else:
                 # The row is written by now; the body ends with this frame, since engines wait for its end.
                 await outlet.write_last(_STREAM_HEAD, encode_final(event))
@@ -91,20 +92,22 @@ class _Outlet:
         if not self._has_ended:
             await self._deliver({"type": "http.response.body", "body": piece, "more_body": True})
 
-    async def write_last(self, headers: list[tuple[bytes, bytes]], pieces: Iterator[bytes]) -> None:
-        """Send the head if it is still due, the pieces, and the end of the body."""
-        first = next(pieces)
-        second = next(pieces, None)
+    async def write_all(self, parts: Iterator[bytes]) -> None:
+        """Send the parts one by one: encoding a long text takes a while, and others get their turn in between."""
+        await self.write(next(parts))
+        for part in parts:
+            await asyncio.sleep(0)
+            await self.write(part)
+
+    async def write_last(self, headers: list[tuple[bytes, bytes]], parts: Iterator[bytes]) -> None:
+        """Send the head if it is still due, the parts, and the end of the body."""
+        first = next(parts)
+        second = next(parts, None)
         if second is None and not self._has_head:
             headers = [*headers, (b"content-length", b"%d" % len(first))]
         await self.head(headers)
         if second is not None:
-            await self.write(first)
-            await self.write(second)
-            for piece in pieces:
-                # Encoding a piece of a long answer takes a while: others get their turn in between.
-                await asyncio.sleep(0)
-                await self.write(piece)
+            await self.write_all(chain([first, second], parts))
             first = b""
         self._has_ended = True
         await self._deliver({"type": "http.response.body", "body": first, "more_body": False})

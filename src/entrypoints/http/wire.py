@@ -184,9 +184,15 @@ class _RestOfAnswer(msgspec.Struct, rename="camel"):
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def encode_delta(text: str) -> bytes:
-    """One SSE frame for one piece of text."""
-    return b'data: {"type":"delta","text":' + _encode(text) + b"}\n\n"
+def encode_deltas(pieces: Sequence[str]) -> Iterator[bytes]:
+    """One SSE frame for each piece of text: all in one, or, when there is much, slice by slice."""
+    if sum(map(len, pieces)) <= _SLICE_CHARACTERS:
+        yield b"".join([b'data: {"type":"delta","text":' + _encode(text) + b"}\n\n" for text in pieces])
+        return
+    for text in pieces:
+        yield b'data: {"type":"delta","text":"'
+        yield from _encoded_slices(text)
+        yield b'"}\n\n'
 
 
 def encode_final(answer: TurnFinished) -> Iterator[bytes]:
@@ -208,9 +214,13 @@ def _answer(answer: TurnFinished, opening: bytes, closing: bytes) -> Iterator[by
         yield opening + _encode(text)[1:-1] + ending
         return
     yield opening
+    yield from _encoded_slices(text)
+    yield ending
+
+
+def _encoded_slices(text: str) -> Iterator[bytes]:
     for start in range(0, len(text), _SLICE_CHARACTERS):
         yield _encode(text[start : start + _SLICE_CHARACTERS])[1:-1]
-    yield ending
 
 
 def _rest(answer: TurnFinished) -> _RestOfAnswer:

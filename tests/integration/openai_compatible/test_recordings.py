@@ -138,7 +138,7 @@ async def test_reads_the_recording(name: str) -> None:
                 deadline_s=asyncio.get_running_loop().time() + 20,
             )
         )
-        text = "".join([piece async for piece in stream])
+        text = "".join([piece async for pieces in stream for piece in pieces])
     outcome = stream.outcome()
     assert text == outcome.text == recorded.text
     assert [(call.id, call.name, call.arguments) for call in outcome.tool_calls] == list(recorded.calls)

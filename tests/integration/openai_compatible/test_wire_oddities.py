@@ -1599,7 +1599,7 @@ async def outcome_of(row: Row, upstream: RawUpstream) -> tuple[ChatOutcome, int]
                 deadline_s=asyncio.get_running_loop().time() + 20,
             )
         )
-        pieces = [piece async for piece in stream]
+        pieces = [piece async for pieces in stream for piece in pieces]
         assert "" not in pieces
         assert "".join(pieces) == stream.outcome().text
         return stream.outcome(), len(dropped)

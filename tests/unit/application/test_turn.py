@@ -20,7 +20,7 @@ from application.ports.turn_context import ContextUnavailable
 from application.ports.turn_telemetry import TurnTelemetry
 from application.record_usage import RecordUsage
 from application.turn import (
-    TextDelta,
+    TextDeltas,
     Turn,
     TurnEvent,
     TurnFinished,
@@ -149,7 +149,9 @@ class Rig:
         events = [event async for event in turn.events()]
         finished = events[-1]
         assert isinstance(finished, TurnFinished)
-        assert finished.text == "".join(event.text for event in events[:-1] if isinstance(event, TextDelta))
+        assert finished.text == "".join(
+            piece for event in events[:-1] if isinstance(event, TextDeltas) for piece in event.pieces
+        )
         return finished
 
 

@@ -8,7 +8,7 @@ from application.turn import TurnFinished
 from domain.failure import FailureCode, TurnFailure
 from domain.provider import Provider
 from domain.step import CalledTool
-from entrypoints.http.wire import BadBody, decode_turn, encode_answer, encode_delta, encode_final
+from entrypoints.http.wire import BadBody, decode_turn, encode_answer, encode_deltas, encode_final
 
 PROJECT = "0198c0de-0000-7000-8000-000000000002"
 
@@ -175,9 +175,16 @@ def test_frames_are_one_line_whatever_the_text(text: str) -> None:
     assert (read["type"], read["message"]["content"]) == ("final", text)
 
 
-def test_a_delta_is_one_frame() -> None:
-    assert json.loads(encode_delta("a\nb")[6:]) == {"type": "delta", "text": "a\nb"}
-    frame = encode_delta("a\r\nb")
-    assert frame.endswith(b"}\n\n")
-    assert frame.count(b"\n") == 2
-    assert b"\r" not in frame
+@pytest.mark.parametrize(
+    "pieces", [["a\nb"], ["a\r\nb", "c", "😀"], ["é" * 3_000_000, 'x"', "\u2028" * 2_000_000]]
+)
+def test_a_delta_is_one_frame(pieces: list[str]) -> None:
+    frames = b"".join(encode_deltas(pieces))
+
+    assert b"\r" not in frames
+    assert frames.count(b"\n") == 2 * len(pieces)
+    *blocks, rest = frames.split(b"\n\n")
+    assert rest == b""
+    assert [json.loads(block.removeprefix(b"data: ")) for block in blocks] == [
+        {"type": "delta", "text": piece} for piece in pieces
+    ]
