@@ -490,10 +490,8 @@ ENGINES: Final = [
     Mutant(
         "crlf-deltas",
         "entrypoints/http/wire.py",
-        r"""_encode(text) + b"}\n\n"
-""",
-        r"""_encode(text) + b"}\r\n\r\n"
-""",
+        r"""_encode(text) + b"}\n\n" for""",
+        r"""_encode(text) + b"}\r\n\r\n" for""",
         f"{WIRE}::test_a_delta_is_one_frame",
     ),
     Mutant(
@@ -617,7 +615,7 @@ ENGINES: Final = [
     ),
     Mutant(
         "trace-not-continued",
-        "entrypoints/http/turns.py",
+        "entrypoints/http/tracing.py",
         'if name == b"traceparent":',
         'if name == b"trace-parent":',
         f"{TURNS}::test_the_provider_is_sent_what_the_contract_says[json]",

@@ -83,8 +83,8 @@ def _pool(database_url: str, name: str, size: int, session_settings: str) -> Poo
         kwargs={"autocommit": True, "connect_timeout": int(PATIENCE_S), "client_encoding": "UTF8"},
         configure=configure,
         name=name,
-        min_size=min(2, size),
-        max_size=size,
+        # All of them from the start: to connect in the middle of a burst costs milliseconds of the event loop each.
+        min_size=size,
         open=False,
         timeout=PATIENCE_S,
         # The pool doubles its pauses for as long as it goes on trying. Given up soon, it tries again with the

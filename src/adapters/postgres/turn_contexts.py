@@ -228,9 +228,10 @@ class PostgresTurnContexts(TurnContexts):
                 return await fetch_row(self._pool, _READ, parameters, deadline_s=deadline_s)
             except psycopg.Error as error:
                 if not attempts_left or loop.time() >= deadline_s or not is_connection_failure(error):
+                    # The server's own words are for the operator: the pool logs what keeps it from connecting.
                     raise ContextUnavailable(
-                        f"the turn's context could not be read from the database within {self._patience_s:g} s: "
-                        f"{type(error).__name__} (SQLSTATE {error.sqlstate}): {error}"
+                        f"the database did not give it within {self._patience_s:g} s "
+                        f"({type(error).__name__}, SQLSTATE {error.sqlstate})"
                     ) from error
                 attempts_left -= 1
 

@@ -1,9 +1,10 @@
 """The turn's one settle: rows, budgets, areas and crossed thresholds of all the turns that end together."""
 
 import asyncio
+import contextvars
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from itertools import chain
@@ -334,6 +335,8 @@ class _Handed:
     json: bytes
     settled: asyncio.Future[bool]
     deadline_s: float
+    context: contextvars.Context = field(default_factory=contextvars.copy_context)
+    """Of the turn that handed it over, for what is logged of it: writers write for many turns."""
     expiry: asyncio.TimerHandle | None = None
 
 
@@ -372,7 +375,7 @@ class PostgresUsageRecorder(UsageRecorder):
         )
         self._handed.append(handed)
         if len(self._writers) < self._pool.max_size:
-            writer = loop.create_task(self._write())
+            writer = loop.create_task(self._write(), context=contextvars.Context())
             self._writers.add(writer)
             writer.add_done_callback(self._writers.discard)
         # Shielded: a caller that is cancelled leaves its record in good hands.
@@ -430,7 +433,7 @@ class PostgresUsageRecorder(UsageRecorder):
         if handed.expiry is not None:
             handed.expiry.cancel()
         if handed.settled.done():
-            _log.warning("usage_recorded_late", id=str(handed.usage.id))
+            handed.context.run(_log.warning, "usage_recorded_late", id=str(handed.usage.id))
         else:
             handed.settled.set_result(True)
 
@@ -439,7 +442,7 @@ class PostgresUsageRecorder(UsageRecorder):
             handed.expiry.cancel()
         if not handed.settled.done():
             handed.settled.set_result(False)
-            self._report(handed.usage, reason)
+            handed.context.run(self._report, handed.usage, reason)
 
     def _report(self, usage: TokenUsage, reason: str) -> None:
         _log.error("usage_unrecorded", reason=reason, **msgspec.to_builtins(_row_of(usage)))

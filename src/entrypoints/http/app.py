@@ -19,6 +19,7 @@ from entrypoints.container import Container
 from entrypoints.http.openapi import TurnOperation, TurnStreamOperation
 from entrypoints.http.presentations import Patience
 from entrypoints.http.problems import framework_problem
+from entrypoints.http.tracing import continued_trace, log_ids
 from entrypoints.http.turns import TurnRoutes
 from entrypoints.version import VERSION
 
@@ -115,7 +116,8 @@ def _service_token_guard(container: Container) -> Guard:
     async def guard(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
         if not tokens.accepts(connection.headers.get("x-brabo-service-token")):
             peer = connection.client.host if connection.client else None
-            _log.warning("service_token_refused", path=connection.url.path, peer=peer)
+            ids = log_ids(continued_trace(connection.scope))
+            _log.warning("service_token_refused", path=connection.url.path, peer=peer, **ids)
             raise PermissionDeniedException("The header X-Brabo-Service-Token is missing or wrong.")
 
     return guard

@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,13 +16,11 @@ from entrypoints.drain import Drain, Place
 from entrypoints.http.body import BodyTooLarge, ClientGone, read_body
 from entrypoints.http.presentations import Patience, present_json, present_stream
 from entrypoints.http.problems import problem
+from entrypoints.http.tracing import continued_trace, log_ids
 from entrypoints.http.wire import BadBody, decode_turn
 
 _RETRY_AFTER_S: Final = 2
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-_TRACEPARENT: Final = re.compile(
-    r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-([0-9a-f]{2})"
-)
 
 _LEAVING: Final = "This process is shutting down: send the turn again, to another one."
 
@@ -52,12 +49,8 @@ class TurnRoutes:
 
     def _route(self, session_id: str, ceiling_s: float, present: Presentation) -> ASGIApp:
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-            traceparent = _continued_trace(scope)
-            log_ids = {
-                "request_id": secrets.token_hex(8),
-                "trace_id": traceparent[3:35] if traceparent else None,
-            }
-            with structlog.contextvars.bound_contextvars(**log_ids), self.drain.place() as place:
+            traceparent = continued_trace(scope)
+            with structlog.contextvars.bound_contextvars(**log_ids(traceparent)), self.drain.place() as place:
                 try:
                     turn = await self._admit(session_id, ceiling_s, traceparent, place, receive)
                 except ClientGone:
@@ -126,12 +119,3 @@ class _Refused(Exception):  # noqa: N818 - it names what happened
         super().__init__(detail)
         self.status = status
         self.detail = detail
-
-
-def _continued_trace(scope: Scope) -> str | None:
-    """The caller's trace with a span of ours; None where the caller has none, or not one of W3C's form."""
-    for name, value in scope["headers"]:
-        if name == b"traceparent":
-            match = _TRACEPARENT.match(value.decode("latin-1"))
-            return f"00-{match[1]}-{secrets.token_hex(8)}-{match[2]}" if match else None
-    return None
