@@ -531,7 +531,7 @@ ENGINES: Final = [
     Mutant(
         "deeper-than-900-accepted",
         "entrypoints/http/wire.py",
-        " and _is_too_deep(turn):\n",
+        " and _nests_over(msgspec.json.decode(body), MAX_DEPTH):\n",
         " and False:\n",
         f"{WIRE}::test_the_depth_that_is_legal_ends_at_900[901-False]",
     ),
@@ -561,15 +561,15 @@ ENGINES: Final = [
     Mutant(
         "disconnect-of-json-not-watched",
         "entrypoints/http/presentations.py",
-        "await _while_read(receive, outlet, ended, patience, answer(), blank)",
-        "await _while_read(asyncio.Event().wait, outlet, ended, patience, answer(), blank)",
+        "await _while_read(receive, outlet, ended, patience, answer, blank)",
+        "await _while_read(asyncio.Event().wait, outlet, ended, patience, answer, blank)",
         f"{LEAVING}::test_an_engine_that_leaves_pays_for_what_was_made[json]",
     ),
     Mutant(
         "disconnect-of-a-stream-not-watched",
         "entrypoints/http/presentations.py",
-        "await _while_read(receive, outlet, ended, patience, relay(), comment)",
-        "await _while_read(asyncio.Event().wait, outlet, ended, patience, relay(), comment)",
+        "await _while_read(receive, outlet, ended, patience, relay, comment)",
+        "await _while_read(asyncio.Event().wait, outlet, ended, patience, relay, comment)",
         f"{LEAVING}::test_an_engine_that_leaves_pays_for_what_was_made[stream]",
     ),
     Mutant(
@@ -582,7 +582,7 @@ ENGINES: Final = [
     Mutant(
         "keep-alive-comment-missing",
         "entrypoints/http/presentations.py",
-        r"""        await outlet.write(b":\n\n")
+        r"""        await outlet.fill(b":\n\n")
 """,
         "        outlet._since_s = outlet._now()\n",
         f"{LEAVING}::test_silence_on_the_stream_is_broken_by_comments",
@@ -590,7 +590,7 @@ ENGINES: Final = [
     Mutant(
         "keep-alive-blank-missing",
         "entrypoints/http/presentations.py",
-        '        await outlet.head(_JSON_HEAD)\n        await outlet.write(b" ")\n',
+        '        await outlet.head(_JSON_HEAD)\n        await outlet.fill(b" ")\n',
         "        outlet._since_s = outlet._now()\n",
         f"{LEAVING}::test_silence_before_the_json_is_broken_by_the_head_and_blanks",
     ),

@@ -35,8 +35,10 @@ class TurnRequest:
     messages: Sequence[Message] = field(repr=False)
     tools: Sequence[Tool] = field(repr=False)
     wants_whole_catalogue: bool
+    started_s: float
+    """When its first byte came, on the clock's `monotonic()`."""
     ceiling_s: float
-    """The longest the whole turn may take."""
+    """The longest the whole turn may take, from then on."""
     traceparent: str | None = None
 
 
@@ -92,11 +94,10 @@ class TurnPipeline:
 
         Raises UnknownSession or ContextUnavailable.
         """
-        started_s = self.clock.monotonic()
         context = await self.contexts.read(request.session_id, request.project_id, request.agent)
         if context is None:
             raise UnknownSession
-        return Turn(self, request, context, turn_id=self.ids.new(), started_s=started_s)
+        return Turn(self, request, context, turn_id=self.ids.new())
 
     async def settled(self) -> None:
         """Wait until every settlement that turns have left behind has ended; each is bounded by its recorder."""
@@ -127,15 +128,14 @@ class Turn:
         context: TurnContext,
         *,
         turn_id: UUID,
-        started_s: float,
     ) -> None:
         self.id = turn_id
         self._pipeline = pipeline
         self._request = request
         self._context = context
-        self._started_s = started_s
         self._bound = context.bindings.resolve(with_tools=bool(request.tools))
         self._chat: ChatStream | None = None
+        self._settlement: asyncio.Task[TokenUsage | None] | None = None
         self._interrupted: FailureCode | None = None
 
     def interrupt(self, code: FailureCode) -> None:
@@ -162,16 +162,16 @@ class Turn:
                     yield event
         except Exception as error:  # noqa: BLE001 - once the head is out, a fault of ours is an answer, never a cut
             telemetry.internal_failure(self.id, error)
-            bound = self._bound
             answer = TurnFinished(
                 turn_id=self.id,
                 text="".join(pieces),
                 failure=TurnFailure(FailureCode.INTERNAL),
-                model=bound.name if bound else None,
+                model=self._bound.name if self._bound else None,
+                usage=await self._settled_usage(),
             )
             yield answer
         finally:
-            duration_s = self._pipeline.clock.monotonic() - self._started_s
+            duration_s = self._pipeline.clock.monotonic() - self._request.started_s
             if answer is None:
                 telemetry.turn_left(self.id, duration_s=duration_s)
             else:
@@ -195,7 +195,7 @@ class Turn:
                 tools=menu,
                 api_key=plan.api_key,
                 routing_preference=plan.bound.routing_preference,
-                deadline_s=self._started_s + self._request.ceiling_s,
+                deadline_s=self._request.started_s + self._request.ceiling_s,
                 traceparent=self._request.traceparent,
             )
         )
@@ -209,8 +209,8 @@ class Turn:
             outcome = chat.outcome()
         finally:
             # Also when the engine went away: what was spent is spent.
-            settlement = self._pipeline.settle(self._spend(plan.bound, chat.outcome()))
-        usage = await asyncio.shield(settlement)
+            self._settlement = self._pipeline.settle(self._spend(plan.bound, chat.outcome()))
+        usage = await asyncio.shield(self._settlement)
         yield TurnFinished(
             turn_id=self.id,
             text=outcome.text,
@@ -220,6 +220,14 @@ class Turn:
             model=plan.bound.name,
             usage=usage,
         )
+
+    async def _settled_usage(self) -> TokenUsage | None:
+        """The row of a turn that failed inside, once it is written; None without one."""
+        settlement = self._settlement
+        if settlement is None:
+            return None
+        await asyncio.wait({settlement})
+        return None if settlement.cancelled() or settlement.exception() else settlement.result()
 
     def _plan(self) -> _Plan | TurnFailure:
         """Binding, gate and credential, in the contract's order; the first that refuses is the failure."""
@@ -257,6 +265,6 @@ class Turn:
             tools=request.tools,
             outcome=outcome,
             ended_at=clock.now(),
-            latency_ms=round((clock.monotonic() - self._started_s) * 1000),
+            latency_ms=round((clock.monotonic() - self._request.started_s) * 1000),
             traceparent=request.traceparent,
         )

@@ -1,7 +1,7 @@
 """A step: one call of the model inside an agent's loop, as the engine hands it over."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 
@@ -48,4 +48,4 @@ class CalledTool:
 
     id: str
     name: str
-    arguments: Mapping[str, Any]
+    arguments: Mapping[str, Any] = field(repr=False)

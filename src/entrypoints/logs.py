@@ -8,6 +8,7 @@ import msgspec
 import structlog
 
 _LIBRARY_LEVEL: Final = logging.WARNING
+_LONGEST_MESSAGE: Final = 300
 
 
 def configure_logs(level: int = logging.INFO) -> None:
@@ -28,12 +29,19 @@ def configure_logs(level: int = logging.INFO) -> None:
 
 
 class _LibraryHandler(logging.Handler):
-    """A library's record as one of our lines. Of an exception its type alone: its text may quote what was sent."""
+    """A library's record as one of our lines: its first line, and of an exception its type alone.
+
+    The rest may quote what was sent: asyncio, for one, adds the repr of a task with the exception it died of.
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[0].__name__ if record.exc_info and record.exc_info[0] else None
         structlog.get_logger("brabo.library").log(
-            record.levelno, "library_warning", logger=record.name, message=record.getMessage(), error=error
+            record.levelno,
+            "library_warning",
+            logger=record.name,
+            message=record.getMessage().partition("\n")[0][:_LONGEST_MESSAGE],
+            error=error,
         )
 
 

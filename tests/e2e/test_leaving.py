@@ -8,11 +8,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from uuid import UUID
 
 import pytest
 
-from entrypoints.http.presentations import Patience
+from application.turn import Turn, TurnFinished
+from entrypoints.http.presentations import Patience, present_json, present_stream
 from entrypoints.simulator import Simulator
 from tests.support.brabo_data import World
 from tests.support.engine import http_client, ledger, parse_frames, request_body, take_turn
@@ -193,3 +195,33 @@ async def test_comments_are_no_life(
     assert 0.4 < took_s < 3
     (row,) = ledger(database_url, world)
     assert (row["estimated"], row["output_tokens"]) == (True, 0)
+
+
+async def test_nothing_is_put_between_the_parts_of_a_long_answer() -> None:
+    sent: list[bytes] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message.get("body", b""))
+        await asyncio.sleep(0.02)  # longer than the silence that may be
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    text = "é" * (6 * 2**20)
+    turn = FinishedTurn(TurnFinished(turn_id=UUID(int=1), text=text))
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    for present in (present_json, present_stream):
+        sent.clear()
+        await present(cast(Turn, turn), ended, Patience(keep_alive_s=0.01), receive, send)
+        assert len(sent) > 6
+        answer = json.loads(b"".join(sent).strip().removeprefix(b"data: "))
+        assert answer["message"]["content"] == text
+
+
+class FinishedTurn:
+    def __init__(self, answer: TurnFinished) -> None:
+        self._answer = answer
+
+    async def events(self) -> AsyncIterator[TurnFinished]:
+        yield self._answer

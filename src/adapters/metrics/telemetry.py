@@ -65,11 +65,13 @@ class PrometheusTelemetry(TurnTelemetry):
             hint="CREDENTIALS_MASTER_KEY or CREDENTIALS_MASTER_KEY_PREVIOUS must be the key it was sealed with",
         )
 
-    def internal_failure(self, turn_id: UUID, error: BaseException) -> None:
+    def internal_failure(self, turn_id: UUID | None, error: BaseException) -> None:
         """The error's type and where it was raised; its text could quote a message."""
         frames = traceback.extract_tb(error.__traceback__)
         places = [f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno} {frame.name}" for frame in frames[-8:]]
-        _log.error("turn_failed_internally", turn_id=str(turn_id), error=type(error).__name__, places=places)
+        _log.error(
+            "failed_internally", turn_id=turn_id and str(turn_id), error=type(error).__name__, places=places
+        )
 
     def usage_unrecorded(self, _: TokenUsage) -> None:
         """Count a row that the database did not take in time; the recorder has logged it."""

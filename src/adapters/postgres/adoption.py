@@ -27,6 +27,49 @@ ADOPTION_TABLE: Final = "brabo_api_adoption"
 
 _TABLES: Final = sorted(metadata.tables)
 _WRITTEN_BY_TURNS: Final = ("outbox_events", "token_usage")
+_NEVER_NULL_FOR_TURNS: Final = {
+    "agent_areas": {"project_id", "key", "spent_micros"},
+    "budgets": {"limit_micros", "spent_micros", "policy", "last_threshold_notified"},
+    "model_bindings": {"scope", "scope_id", "model_id"},
+    "models": {
+        "provider",
+        "name",
+        "input_price_per_million_micros",
+        "output_price_per_million_micros",
+        "supports_tool_calling",
+        "availability",
+    },
+    "outbox_events": {"aggregate_type", "aggregate_id", "event_type", "payload", "metadata"},
+    "projects": {"workspace_id"},
+    "sessions": {"project_id"},
+    "token_usage": {
+        "session_id",
+        "actor_kind",
+        "actor_id",
+        "provider",
+        "model_name",
+        "input_tokens",
+        "output_tokens",
+        "estimated",
+        "cost_micros",
+        "input_price_per_million_micros",
+        "output_price_per_million_micros",
+        "latency_ms",
+        "created_at",
+    },
+    "user_credentials": {
+        "user_id",
+        "provider",
+        "wrapped_dek",
+        "dek_iv",
+        "dek_auth_tag",
+        "encrypted_api_key",
+        "api_key_iv",
+        "api_key_auth_tag",
+    },
+    "workspaces": {"created_by"},
+}
+"""Columns of the baseline that a turn reads or writes: a null there is a turn refused, or a sum that never moves."""
 _SAME_AS_TEXT: Final = {"character varying": "text", "character varying[]": "text[]"}
 
 _READ_COLUMNS: Final = text(
@@ -163,13 +206,17 @@ def _differences(column: Column[object], wanted_type: str, found: _Found) -> lis
             differences.append(f"enum {wanted_type} lacks {', '.join(missing)} (column {column})")
     if column.nullable and found.not_null:
         differences.append(f"column {column} is NOT NULL and must allow null")
-    if revision_of(column) == BASELINE:
+    is_of_baseline = revision_of(column) == BASELINE
+    may_be_null = column.nullable or (
+        is_of_baseline and column.name not in _NEVER_NULL_FOR_TURNS.get(column.table.name, ())
+    )
+    if not may_be_null and not found.not_null:
+        differences.append(f"column {column} allows null and must be NOT NULL")
+    if is_of_baseline:
         # Any default will do: gen_random_uuid() and uuid_generate_v4() serve alike.
         if column.server_default is not None and found.not_null and not found.filled_by_server:
             differences.append(f"column {column} has no default")
         return differences
-    if not column.nullable and not found.not_null:
-        differences.append(f"column {column} allows null and must be NOT NULL")
     wanted_default = _default_of(column)
     if found.default != wanted_default:
         differences.append(f"column {column} has {_worded(found.default)}, not {_worded(wanted_default)}")

@@ -1,8 +1,9 @@
 """The turn's one read: session, bindings, budgets and sealed keys in one statement."""
 
 import asyncio
+import re
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, get_args, get_origin
 from uuid import UUID
 
 import msgspec
@@ -210,7 +211,13 @@ class PostgresTurnContexts(TurnContexts):
         row = await self._fetch(parameters)
         if row is None:
             return None
-        context = _decoder.decode(row[0])
+        try:
+            context = _decoder.decode(row[0])
+        except msgspec.DecodeError as error:
+            # Without its cause, whose text may quote what the database holds.
+            raise ContextUnavailable(
+                f"the database holds null, or no value that can be used, as {_field_of(error)}: set it"
+            ) from None
         return TurnContext(
             workspace_id=context.workspace_id,
             bindings=_bindings_of(context.bindings, agent, creative),
@@ -234,6 +241,21 @@ class PostgresTurnContexts(TurnContexts):
                         f"({type(error).__name__}, SQLSTATE {error.sqlstate})"
                     ) from error
                 attempts_left -= 1
+
+
+def _field_of(error: msgspec.DecodeError) -> str:
+    """The field that did not decode, by the names of our rows: msgspec gives its path in positions."""
+    names: list[str] = []
+    type_: Any = _ContextRow
+    for position in re.findall(r"\[(\d+)\]", str(error).rpartition(" - at ")[2]):
+        element_types = get_args(type_)  # of a list, or of a struct that may be missing
+        if get_origin(type_) is list:
+            (type_,) = element_types
+        else:
+            field = msgspec.structs.fields(element_types[0] if element_types else type_)[int(position)]
+            names.append(field.name)
+            type_ = field.type
+    return ".".join(names) or "the whole row"
 
 
 def _bindings_of(rows: Iterable[_BindingRow], agent: str | None, creative_scope_id: str) -> Bindings:

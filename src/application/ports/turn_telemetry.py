@@ -21,6 +21,6 @@ class TurnTelemetry(Protocol):
         """The owner's key could not be opened: a master key is missing, or the row is damaged."""
         ...
 
-    def internal_failure(self, turn_id: UUID, error: BaseException) -> None:
-        """A fault of ours; the error's type and place may be told, its text may not."""
+    def internal_failure(self, turn_id: UUID | None, error: BaseException) -> None:
+        """A fault of ours, in a turn or outside of one; the error's type and place may be told, its text may not."""
         ...

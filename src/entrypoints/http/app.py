@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final
 
 import structlog
-from litestar import Litestar, Response, get, post
+from litestar import Litestar, Request, Response, get, post
 from litestar.connection import ASGIConnection
 from litestar.exceptions import HTTPException, PermissionDeniedException
 from litestar.handlers import BaseRouteHandler
@@ -18,7 +18,7 @@ from litestar.types import ASGIApp, Guard
 from entrypoints.container import Container
 from entrypoints.http.openapi import TurnOperation, TurnStreamOperation
 from entrypoints.http.presentations import Patience
-from entrypoints.http.problems import framework_problem
+from entrypoints.http.problems import Problem, framework_problem, internal_problem
 from entrypoints.http.tracing import continued_trace, log_ids
 from entrypoints.http.turns import TurnRoutes
 from entrypoints.version import VERSION
@@ -93,10 +93,14 @@ def create_app(container: Container, patience: Patience | None = None) -> Litest
             yield
             await asyncio.wait({asyncio.ensure_future(turns.pipeline.settled())}, timeout=_SETTLING_S)
 
+    def unexpected(_: Request[Any, Any, Any], error: Exception) -> Response[Problem]:
+        container.telemetry().internal_failure(None, error)
+        return internal_problem()
+
     return Litestar(
         route_handlers=[llm_turn, llm_turn_stream, healthz, readyz],
         lifespan=[lifespan],
-        exception_handlers={HTTPException: framework_problem},
+        exception_handlers={HTTPException: framework_problem, Exception: unexpected},
         openapi_config=OpenAPIConfig(
             title="brabo-api",
             version=VERSION,

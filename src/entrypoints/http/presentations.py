@@ -43,10 +43,10 @@ async def present_json(
 
     async def blank() -> None:
         await outlet.head(_JSON_HEAD)
-        await outlet.write(b" ")
+        await outlet.fill(b" ")
 
     outlet = _Outlet(send)
-    await _while_read(receive, outlet, ended, patience, answer(), blank)
+    await _while_read(receive, outlet, ended, patience, answer, blank)
 
 
 async def present_stream(
@@ -64,10 +64,10 @@ async def present_stream(
                 await outlet.write_last(_STREAM_HEAD, encode_final(event))
 
     async def comment() -> None:
-        await outlet.write(b":\n\n")
+        await outlet.fill(b":\n\n")
 
     outlet = _Outlet(send)
-    await _while_read(receive, outlet, ended, patience, relay(), comment)
+    await _while_read(receive, outlet, ended, patience, relay, comment)
 
 
 class _Outlet:
@@ -79,6 +79,7 @@ class _Outlet:
         self._has_head = False
         self._has_ended = False
         self._sends_under_way = 0
+        self._is_within_frame = False
         self._since_s = self._now()
 
     async def head(self, headers: list[tuple[bytes, bytes]]) -> None:
@@ -94,10 +95,12 @@ class _Outlet:
 
     async def write_all(self, parts: Iterator[bytes]) -> None:
         """Send the parts one by one: encoding a long text takes a while, and others get their turn in between."""
+        self._is_within_frame = True
         await self.write(next(parts))
         for part in parts:
             await asyncio.sleep(0)
             await self.write(part)
+        self._is_within_frame = False
 
     async def write_last(self, headers: list[tuple[bytes, bytes]], parts: Iterator[bytes]) -> None:
         """Send the head if it is still due, the parts, and the end of the body."""
@@ -111,6 +114,13 @@ class _Outlet:
             first = b""
         self._has_ended = True
         await self._deliver({"type": "http.response.body", "body": first, "more_body": False})
+
+    async def fill(self, filler: bytes) -> None:
+        """Send what breaks a silence: never between the parts of what is being sent."""
+        if self._is_within_frame:
+            self._since_s = self._now()
+        else:
+            await self.write(filler)
 
     def silence(self) -> tuple[bool, float]:
         """Whether a send is stuck, and for how many seconds nothing has gone out."""
@@ -132,7 +142,7 @@ async def _while_read(
     outlet: _Outlet,
     ended: asyncio.Future[None],
     patience: Patience,
-    work: Awaitable[None],
+    work: Callable[[], Awaitable[None]],
     break_silence: Callable[[], Awaitable[None]],
 ) -> None:
     """Run `work` until it ends or the engine is gone, and let no silence grow too long.
@@ -140,8 +150,11 @@ async def _while_read(
     Gone: the connection was closed, or a send has been stuck for too long. `work` is then cancelled, which closes its
     upstream call.
     """
-    working = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(_until_gone(receive))
+    await asyncio.sleep(0)
+    if leaving.done():  # it left while its context was read: nothing is sent to a provider
+        return
+    working = asyncio.ensure_future(work())
     sounds: set[asyncio.Future[None]] = set()
     try:
         while not working.done() and not leaving.done():

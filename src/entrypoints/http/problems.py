@@ -1,12 +1,14 @@
 """Answers for what is not a turn: RFC 9457, `application/problem+json`."""
 
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from litestar import Request, Response
 from litestar.exceptions import HTTPException
 from litestar.types import ASGIApp, Receive, Scope, Send
+
+_MEDIA_TYPE: Final = "application/problem+json"
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -35,7 +37,13 @@ def problem(status: int, detail: str, *, retry_after_s: int | None = None) -> AS
     return answer
 
 
+def internal_problem() -> Response[Problem]:
+    """A fault of ours, before the head is out: where it is stands in the log."""
+    detail = "The api failed; its log says where."
+    return Response(Problem("Internal Server Error", 500, detail), status_code=500, media_type=_MEDIA_TYPE)
+
+
 def framework_problem(_request: Request[Any, Any, Any], error: HTTPException) -> Response[Problem]:
     """What a guard or the framework itself refuses: no such route, no such method."""
     body = Problem(HTTPStatus(error.status_code).phrase, error.status_code, error.detail)
-    return Response(body, status_code=error.status_code, media_type="application/problem+json")
+    return Response(body, status_code=error.status_code, media_type=_MEDIA_TYPE)

@@ -15,7 +15,7 @@ def continued_trace(scope: Scope) -> str | None:
     """The caller's trace with a span of ours; None where the caller has none, or not one of W3C's form."""
     for name, value in scope["headers"]:
         if name == b"traceparent":
-            match = _TRACEPARENT.match(value.decode("latin-1"))
+            match = _TRACEPARENT.fullmatch(value.decode("latin-1"))
             return f"00-{match[1]}-{secrets.token_hex(8)}-{match[2]}" if match else None
     return None
 

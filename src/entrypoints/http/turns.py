@@ -17,7 +17,7 @@ from entrypoints.http.body import BodyTooLarge, ClientGone, read_body
 from entrypoints.http.presentations import Patience, present_json, present_stream
 from entrypoints.http.problems import problem
 from entrypoints.http.tracing import continued_trace, log_ids
-from entrypoints.http.wire import BadBody, decode_turn
+from entrypoints.http.wire import BadBody, decode_turn, refuse_too_deep
 
 _RETRY_AFTER_S: Final = 2
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
@@ -49,10 +49,11 @@ class TurnRoutes:
 
     def _route(self, session_id: str, ceiling_s: float, present: Presentation) -> ASGIApp:
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            started_s = self.pipeline.clock.monotonic()
             traceparent = continued_trace(scope)
             with structlog.contextvars.bound_contextvars(**log_ids(traceparent)), self.drain.place() as place:
                 try:
-                    turn = await self._admit(session_id, ceiling_s, traceparent, place, receive)
+                    turn = await self._admit(session_id, started_s, ceiling_s, traceparent, place, receive)
                 except ClientGone:
                     return
                 except _Refused as refused:
@@ -70,11 +71,21 @@ class TurnRoutes:
         return answer
 
     async def _admit(
-        self, session_id: str, ceiling_s: float, traceparent: str | None, place: Place, receive: Receive
+        self,
+        session_id: str,
+        started_s: float,
+        ceiling_s: float,
+        traceparent: str | None,
+        place: Place,
+        receive: Receive,
     ) -> Turn:
         """Everything that can still be refused with a status."""
         try:
-            body = decode_turn(await _read_before_the_end(receive, place))
+            received = await _read_before_the_end(receive, place)
+            body = decode_turn(received)
+            await asyncio.sleep(0)  # a large body takes a while to decode: others get their turn in between
+            refuse_too_deep(received)
+            del received
         except BodyTooLarge:
             raise _Refused(413, "The body is over 32 MiB: send fewer or shorter messages.") from None
         except BadBody as error:
@@ -90,6 +101,7 @@ class TurnRoutes:
             messages=body.messages,
             tools=body.tools or (),
             wants_whole_catalogue=body.catalogo_completo is True,
+            started_s=started_s,
             ceiling_s=ceiling_s,
             traceparent=traceparent,
         )

@@ -3,15 +3,21 @@
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, Literal
+from dataclasses import replace
+from typing import Any, Final
 
 import msgspec
+import structlog
 
 from application.turn import TurnFinished
+from domain.failure import FailureCode, TurnFailure
 from entrypoints.http.sentences import sentence_for
+
+_log: Final = structlog.get_logger("brabo.http")
 
 MAX_DEPTH: Final = 900
 _MAX_AGENT_CHARACTERS: Final = 200
+_ROLES: Final = frozenset({"system", "user", "assistant", "tool"})
 _SLICE_CHARACTERS: Final = 1 << 20
 """A longer text is encoded in slices, so that no single step holds the event loop."""
 
@@ -24,7 +30,14 @@ class BadBody(Exception):  # noqa: N818 - it names what happened
     """The body does not decode. The text says which field and why, and holds nothing of the body's contents."""
 
 
-class WireToolCall(msgspec.Struct, frozen=True):
+class _Unseen(msgspec.Struct, frozen=True):
+    """Its repr names the type alone: what engines send belongs in no log."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(…)"
+
+
+class WireToolCall(_Unseen, frozen=True):
     """A call as the model made it in an earlier step."""
 
     name: str
@@ -32,16 +45,19 @@ class WireToolCall(msgspec.Struct, frozen=True):
     id: str | None = None
 
 
-class WireMessage(msgspec.Struct, frozen=True, rename={"_content": "content", "_tool_calls": "toolCalls"}):
+class WireMessage(_Unseen, frozen=True, rename={"_content": "content", "_tool_calls": "toolCalls"}):
     """A message; null content and null calls read as empty."""
 
-    role: Literal["system", "user", "assistant", "tool"]
+    role: str
     _content: str | None
     _tool_calls: list[WireToolCall] | None = None
     tool_call_id: str | None = msgspec.field(default=None, name="toolCallId")
     name: str | None = None
 
     def __post_init__(self) -> None:
+        # Not an enum of the decoder's: it would quote what came instead, whatever and however long that is.
+        if self.role not in _ROLES:
+            raise ValueError("`role` is none of system, user, assistant and tool")
         if self._content is None and self.role != "assistant":
             raise ValueError(f"`content` of a message of role {self.role} may not be null")
 
@@ -56,9 +72,7 @@ class WireMessage(msgspec.Struct, frozen=True, rename={"_content": "content", "_
         return self._tool_calls or ()
 
 
-class WireTool(
-    msgspec.Struct, frozen=True, rename={"_description": "description", "_parameters": "parameters"}
-):
+class WireTool(_Unseen, frozen=True, rename={"_description": "description", "_parameters": "parameters"}):
     """A tool of the catalogue. Its parameters are passed on, not read."""
 
     name: str
@@ -76,7 +90,7 @@ class WireTool(
         return self._parameters or {}
 
 
-class TurnBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class TurnBody(_Unseen, frozen=True, kw_only=True, rename="camel"):
     """The body of both turn routes; fields that are not named here are ignored."""
 
     project_id: str
@@ -112,10 +126,16 @@ def decode_turn(body: bytes | bytearray) -> TurnBody:
                 "The body holds half a surrogate pair (\\ud800 to \\udfff standing alone)."
             ) from None
         raise BadBody(f"The body is not JSON: {error}.") from None
-    # Fewer brackets than that cannot nest that deep, and nearly every body has fewer.
-    if _has_more_brackets(body, MAX_DEPTH) and _is_too_deep(turn):
-        raise BadBody(f"The body nests deeper than {MAX_DEPTH} levels.")
     return turn
+
+
+def refuse_too_deep(body: bytes | bytearray) -> None:
+    """Raise BadBody if the JSON in `body` has more than MAX_DEPTH levels, in what is passed on or ignored as well.
+
+    A step of its own, since it decodes a body once more that has enough brackets to be that deep; few have.
+    """
+    if _has_more_brackets(body, MAX_DEPTH) and _nests_over(msgspec.json.decode(body), MAX_DEPTH):
+        raise BadBody(f"The body nests deeper than {MAX_DEPTH} levels.")
 
 
 def _has_more_brackets(body: bytes | bytearray, limit: int) -> bool:
@@ -131,27 +151,18 @@ def _has_more_brackets(body: bytes | bytearray, limit: int) -> bool:
     return False
 
 
-def _is_too_deep(turn: TurnBody) -> bool:
-    calls = (call.arguments for message in turn.messages for call in message.tool_calls)
-    # body, messages, message, toolCalls, call; and body, tools, tool
-    return _nests_over(list(calls), MAX_DEPTH - 5) or _nests_over(
-        [tool.parameters for tool in turn.tools or ()], MAX_DEPTH - 3
-    )
-
-
-def _nests_over(values: Sequence[Any], levels: int) -> bool:
-    """Whether any value has containers more than `levels` deep; level by level, since recursion has its own limit."""
-    level: list[Any] = list(values)
+def _nests_over(value: Any, levels: int) -> bool:
+    """Whether it has containers more than `levels` deep; level by level, since recursion has its own limit."""
+    level: list[Any] = [value]
     for _ in range(levels):
-        deeper: list[Any] = []
-        for value in level:
-            if isinstance(value, dict):
-                deeper += [child for child in value.values() if isinstance(child, dict | list)]
-            else:
-                deeper += [child for child in value if isinstance(child, dict | list)]
-        if not deeper:
+        level = [
+            child
+            for container in level
+            for child in (container.values() if isinstance(container, dict) else container)
+            if isinstance(child, dict | list)
+        ]
+        if not level:
             return False
-        level = deeper
     return True
 
 
@@ -208,8 +219,14 @@ def encode_answer(answer: TurnFinished) -> Iterator[bytes]:
 def _answer(answer: TurnFinished, opening: bytes, closing: bytes) -> Iterator[bytes]:
     opening += b'"message":{"role":"assistant","content":"'
     text = answer.text
-    calls = [_WireCalledTool(call.id, call.name, call.arguments) for call in answer.tool_calls]
-    ending = b'","toolCalls":' + _encode(calls) + b"}," + _encode(_rest(answer))[1:-1] + closing
+    try:
+        calls = _encode([_WireCalledTool(call.id, call.name, call.arguments) for call in answer.tool_calls])
+    except (UnicodeEncodeError, RecursionError):
+        # No adapter should let such a call through; the turn is paid for, and an answer beats a cut.
+        _log.error("answer_not_encodable", turn_id=str(answer.turn_id))
+        answer = replace(answer, tool_calls=(), failure=TurnFailure(FailureCode.INTERNAL))
+        calls = b"[]"
+    ending = b'","toolCalls":' + calls + b"}," + _encode(_rest(answer))[1:-1] + closing
     if len(text) <= _SLICE_CHARACTERS:
         yield opening + _encode(text)[1:-1] + ending
         return

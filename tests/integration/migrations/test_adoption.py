@@ -137,7 +137,8 @@ def test_five_at_once_adopt_once(five_processes: MigratingProcesses, empty_datab
     "change",
     [
         pytest.param(
-            "ALTER TABLE budgets ALTER COLUMN spent_micros DROP NOT NULL", id="a column allows null"
+            "ALTER TABLE projects ALTER COLUMN name DROP NOT NULL",
+            id="a column that no turn looks at allows null",
         ),
         pytest.param(
             "ALTER TABLE token_usage ALTER COLUMN model_name TYPE varchar(80)", id="varchar for text"
@@ -200,6 +201,14 @@ def test_harmless_differences_are_accepted(existing: Connection, change: str) ->
         (
             "ALTER TABLE token_usage ALTER model_id SET NOT NULL",
             "column token_usage.model_id is NOT NULL and must allow null",
+        ),
+        (
+            "ALTER TABLE models ALTER availability DROP NOT NULL",
+            "column models.availability allows null and must be NOT NULL",
+        ),
+        (
+            "ALTER TABLE budgets ALTER spent_micros DROP NOT NULL",
+            "column budgets.spent_micros allows null and must be NOT NULL",
         ),
         ("ALTER TABLE budgets ALTER spent_micros DROP DEFAULT", "column budgets.spent_micros has no default"),
         (

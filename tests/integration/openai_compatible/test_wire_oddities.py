@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Final
 
+import msgspec
 import pytest
 
 from adapters.openai_compatible.profiles import provider_table
@@ -697,6 +698,28 @@ CALLS: Final = [
         body=parts([part(0, "c1", "list", '{"n": "a\\ud83d"}')]),
     ),
     Row(
+        oddity="half a surrogate pair in the id and the name of a call, and in a key of its arguments",
+        body=b"".join(
+            b"data: " + json.dumps(choice({"tool_calls": [piece]})).encode() + b"\n\n"
+            for piece in (
+                part(0, "c\ud800", "li\udc00st", '{"\ud800": ["\udc00", '),
+                part(0, "c\ud800", args='{"a\\ud83d": 1}]}'),
+            )
+        )
+        + DONE,
+        calls=[("li\ufffdst", {"\ufffd": ["\ufffd", {"a\ufffd": 1}]})],
+        ids=["c\ufffd"],
+    ),
+    Row(
+        oddity="two ids that differ in half a surrogate pair",
+        body=b"".join(
+            b"data: " + json.dumps(choice({"tool_calls": [part(i, f"c{half}", "list", "{}")]})).encode() + b"\n\n"
+            for i, half in enumerate(("\ud800", "\ud801"))
+        )
+        + DONE,
+        calls=[("list", {}), ("list", {})],
+    ),
+    Row(
         oddity="a surrogate pair cut over two pieces of arguments",
         calls=[("list", {"n": "😊"})],
         body=b"".join(
@@ -998,6 +1021,19 @@ CONTENT: Final = [
         expect={"generated": ("hm", "4")},
     ),
     Row(
+        oddity="half a surrogate pair in reasoning of all kinds",
+        text="4",
+        body=b"data: "
+        + json.dumps(choice({"reasoning": "h\ud83d"})).encode()
+        + b"\n\ndata: "
+        + json.dumps(choice({"reasoning_details": [{"text": "m\udc00"}, {"summary": "\ud800"}]})).encode()
+        + b"\n\n"
+        + said("4")
+        + STOP
+        + DONE,
+        expect={"generated": ("h\ufffd", "m\ufffd", "\ufffd", "4")},
+    ),
+    Row(
         oddity="reasoning that brings no text and no usage, and is cut",
         body=event(choice({"reasoning": "hm"})),
         end="cut",
@@ -1204,6 +1240,13 @@ IN_STREAM: Final = [
     ),
     Row(
         oddity="an error that is true", charged=False, code=FailureCode.UPSTREAM, body=event({"error": True})
+    ),
+    Row(
+        oddity="half a surrogate pair in an error",
+        charged=False,
+        code=FailureCode.UPSTREAM,
+        detail="a b",
+        body=b"data: " + json.dumps(error(None, "a\ud800b", metadata={"raw": "\ud800"})).encode() + b"\n\n",
     ),
     Row(
         oddity="finish_reason error without an error object",
@@ -1628,6 +1671,7 @@ async def test_reads(row: Row, upstream: RawUpstream) -> None:
         assert row.detail is None or failure.detail == row.detail
     for name, value in row.expect.items():
         assert getattr(usage.tokens if usage and hasattr(usage.tokens, name) else outcome, name) == value
+    assert msgspec.json.encode(outcome)
     assert len(upstream.requests) == 1
 
 

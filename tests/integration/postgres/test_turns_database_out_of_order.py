@@ -253,6 +253,32 @@ async def test_labels_and_columns_that_came_later_break_no_turn(world: PostgresW
     assert [each["payload"]["threshold"] for each in world.announcements()] == [70, 90, 100]
 
 
+@pytest.mark.parametrize(
+    ("column", "field"),
+    [
+        ("models.availability", "bindings.availability"),
+        ("budgets.spent_micros", "budgets.spent_micros"),
+        ("agent_areas.spent_micros", "area.spent_micros"),
+        ("user_credentials.api_key_iv", "keys.api_key_iv"),
+    ],
+)
+async def test_a_null_where_a_value_must_be_is_an_unavailable_context_that_names_it(
+    world: PostgresWorld, column: str, field: str
+) -> None:
+    world.bind(world.bound(BindingScope.WORKSPACE), str(world.workspace_id))
+    world.add_budget(BudgetEntry(BudgetScope.PROJECT, world.project_id, 1_000))
+    world.add_area("dev", AreaEntry(limit_micros=1_000))
+    world.add_key(world.owner_id, Provider.OPENROUTER, sealed_key("the-envelope"))
+    table, name = column.split(".")
+    world.execute(f"ALTER TABLE {table} ALTER {name} DROP NOT NULL")
+    world.execute(f"UPDATE {table} SET {name} = NULL")
+
+    with pytest.raises(ContextUnavailable, match=f"as {field}: ") as raised:
+        await world.contexts.read(world.session_id, world.project_id, "dev-api")
+
+    assert raised.value.__cause__ is None
+
+
 # Settling among others
 
 

@@ -73,7 +73,7 @@ class Heard(TurnTelemetry):
     def credential_unreadable(self, turn_id: UUID, *, workspace_id: UUID) -> None:
         self.unreadable += 1
 
-    def internal_failure(self, turn_id: UUID, error: BaseException) -> None:
+    def internal_failure(self, turn_id: UUID | None, error: BaseException) -> None:
         self.internal.append(error)
 
 
@@ -140,6 +140,7 @@ class Rig:
                 messages=[SaidMessage("user", "duas palavras")],
                 tools=[OfferedTool()],
                 wants_whole_catalogue=False,
+                started_s=self.pipeline.clock.monotonic(),
                 ceiling_s=ceiling_s,
             )
         )
@@ -389,3 +390,25 @@ async def test_what_cannot_be_recorded_does_not_keep_the_answer(rig: Rig) -> Non
     assert isinstance(events[-1], TurnFinished)
     assert events[-1].usage is not None
     assert [usage.id for usage in rig.unrecorded] == [turn.id]
+
+
+async def test_a_provider_that_breaks_its_promise_is_an_answer_after_its_row(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.provider.will_say("um ", "dois", usage=USAGE)
+    turn = await rig.admit()
+    events = turn.events()
+    await anext(events)
+    assert turn._chat is not None
+
+    async def broken() -> object:
+        raise LookupError("a fault")
+
+    monkeypatch.setattr(type(turn._chat), "__anext__", lambda _: broken())
+    (finished,) = [event async for event in events]
+
+    assert isinstance(finished, TurnFinished)
+    assert finished.failure == TurnFailure(FailureCode.INTERNAL)
+    assert finished.text == "um "
+    assert finished.usage is not None
+    assert list(rig.ledger.usages) == [finished.turn_id]

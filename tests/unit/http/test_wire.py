@@ -8,7 +8,15 @@ from application.turn import TurnFinished
 from domain.failure import FailureCode, TurnFailure
 from domain.provider import Provider
 from domain.step import CalledTool
-from entrypoints.http.wire import BadBody, decode_turn, encode_answer, encode_deltas, encode_final
+from entrypoints.http.wire import (
+    BadBody,
+    TurnBody,
+    decode_turn,
+    encode_answer,
+    encode_deltas,
+    encode_final,
+    refuse_too_deep,
+)
 
 PROJECT = "0198c0de-0000-7000-8000-000000000002"
 
@@ -19,6 +27,12 @@ def body(**over: object) -> bytes:
     ).encode()
 
 
+def read(raw: bytes) -> TurnBody:
+    turn = decode_turn(raw)
+    refuse_too_deep(raw)
+    return turn
+
+
 def nested(levels: int) -> object:
     value: object = []
     for _ in range(levels - 1):
@@ -27,7 +41,7 @@ def nested(levels: int) -> object:
 
 
 def test_a_whole_request_is_read() -> None:
-    turn = decode_turn(
+    turn = read(
         body(
             agentId="dev-api",
             catalogoCompleto=True,
@@ -55,7 +69,7 @@ def test_a_whole_request_is_read() -> None:
 def test_null_is_taken_for_every_optional_field() -> None:
     message = {"role": "user", "content": "oi", "toolCalls": None, "toolCallId": None, "name": None}
 
-    turn = decode_turn(body(agentId=None, catalogoCompleto=None, tools=None, messages=[message]))
+    turn = read(body(agentId=None, catalogoCompleto=None, tools=None, messages=[message]))
 
     assert turn.messages[0].tool_calls == ()
 
@@ -71,7 +85,7 @@ def test_null_is_taken_for_every_optional_field() -> None:
         (body(projectId=5), "$.projectId"),
         (body(messages="oi"), "$.messages"),
         (body(messages=[{"role": "user"}]), "$.messages[0]"),
-        (body(messages=[{"role": "robot", "content": ""}]), "$.messages[0].role"),
+        (body(messages=[{"role": "robot", "content": ""}]), "`role` is none of"),
         (body(messages=[{"role": "user", "content": None}]), "`content`"),
         (body(messages=[{"role": "user", "content": 3}]), "$.messages[0].content"),
         (body(messages=[{"role": "assistant", "content": "", "toolCalls": [{"arguments": {}}]}]), "`name`"),
@@ -100,7 +114,7 @@ def test_null_is_taken_for_every_optional_field() -> None:
 )
 def test_what_does_not_decode_names_the_field(raw: bytes, says: str) -> None:
     with pytest.raises(BadBody) as refused:
-        decode_turn(raw)
+        read(raw)
     assert says in str(refused.value)
 
 
@@ -115,7 +129,7 @@ def test_nesting_of_twenty_thousand_is_refused(where: str) -> None:
     }[where]
 
     with pytest.raises(BadBody, match="deeper than 900"):
-        decode_turn(raw.encode())
+        read(raw.encode())
 
 
 @pytest.mark.parametrize(("levels", "is_legal"), [(64, True), (900, True), (901, False)])
@@ -126,12 +140,15 @@ def test_the_depth_that_is_legal_ends_at_900(levels: int, is_legal: bool) -> Non
     call = {"name": "a", "arguments": {"x": nested(levels - 6)}}
     messages = [{"role": "assistant", "content": "", "toolCalls": [call]}]
 
-    for raw in (body(tools=tools), body(messages=messages)):
+    # the body is one
+    ignored = {"x": nested(levels - 2)}
+
+    for raw in (body(tools=tools), body(messages=messages), body(ignored=ignored)):
         if is_legal:
-            decode_turn(raw)
+            read(raw)
         else:
             with pytest.raises(BadBody, match="deeper than 900"):
-                decode_turn(raw)
+                read(raw)
 
 
 def answer(**over: Any) -> TurnFinished:
@@ -188,3 +205,29 @@ def test_a_delta_is_one_frame(pieces: list[str]) -> None:
     assert [json.loads(block.removeprefix(b"data: ")) for block in blocks] == [
         {"type": "delta", "text": piece} for piece in pieces
     ]
+
+
+def test_a_refusal_and_a_repr_quote_nothing_of_the_body() -> None:
+    with pytest.raises(BadBody) as refused:
+        read(body(messages=[{"role": "segredo", "content": "segredo"}]))
+    assert "segredo" not in str(refused.value)
+    assert "$.messages[0]" in str(refused.value)
+
+    call = {"id": "1", "name": "x", "arguments": {"a": "segredo"}}
+    turn = read(
+        body(
+            messages=[{"role": "assistant", "content": "segredo", "toolCalls": [call]}],
+            tools=[{"name": "t", "description": "segredo"}],
+        )
+    )
+    assert turn.tools is not None
+    seen = f"{turn} {turn.messages} {turn.messages[0].tool_calls} {turn.tools} {CalledTool('1', 'x', {'a': 'segredo'})}"
+    assert "segredo" not in seen
+
+
+def test_a_call_that_cannot_be_encoded_is_an_answer_and_not_a_cut() -> None:
+    for encode, opening in ((encode_answer, 0), (encode_final, 6)):
+        raw = b"".join(encode(answer(tool_calls=(CalledTool("c\ud800", "read", {}),))))
+        read_back = json.loads(raw[opening:])
+        assert read_back["errorCode"] == "internal"
+        assert read_back["message"] == {"role": "assistant", "content": "oi", "toolCalls": []}

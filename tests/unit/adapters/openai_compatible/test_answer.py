@@ -9,6 +9,7 @@ import pytest
 from adapters.openai_compatible.answer import Answer
 from adapters.openai_compatible.body import AnswerBody
 from adapters.openai_compatible.frames import read_frame
+from adapters.openai_compatible.tool_calls import ToolCalls
 
 
 def event(*choices: dict[str, Any], **more: Any) -> bytes:
@@ -136,3 +137,26 @@ def test_what_the_model_made_is_there_to_be_counted() -> None:
         assert frame is not None
         answer.add(frame)
     assert sorted(answer.generated()) == sorted(["a", "r", "f", '{"x', '": 1}'])
+
+
+def test_contents_are_in_no_repr() -> None:
+    call = {"index": 0, "id": "private id", "function": {"name": "private", "arguments": "private"}}
+    said = {
+        "content": "private",
+        "refusal": "private",
+        "reasoning": "private",
+        "reasoning_details": [{"text": "private"}],
+        "tool_calls": [call],
+    }
+    data = {"id": "g", "choices": [{"delta": said, "message": said, "error": "private"}], "error": "private"}
+    frame = read_frame(json.dumps(data).encode())
+    assert frame is not None
+    calls = ToolCalls()
+    for choice in frame.choices or ():
+        for delta in (choice.delta, choice.message):
+            assert delta is not None
+            assert delta.tool_calls
+            calls.add_parts(delta.tool_calls)
+            shown = (frame, choice, delta, delta.reasoning_details, delta.tool_calls[0].function, vars(calls))
+            assert "private" not in repr(shown)
+            assert {name.split("(")[0] for name in map(repr, shown[:3])} == {"Frame", "Choice", "Delta"}
