@@ -4,10 +4,10 @@ CODE := src tests migrations bench scripts
 .NOTPARALLEL:
 
 .PHONY: help setup demo demo-real test check format format-check lint imports types figures figures-check \
-	test-install test-offline mutants bench lock clean
+	test-15 test-install test-offline mutants bench lock clean
 
 help: ## Print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
 setup: ## Make .venv with the locked packages; every other target does it by itself
 	@python="$$(sh scripts/find-python)" && "$$python" scripts/setup.py
@@ -21,8 +21,8 @@ demo-real: setup ## The same against the real OpenRouter, with OPENROUTER_API_KE
 test: setup ## Run all tests
 	$(PYTHON) -m pytest
 
-# Continuous integration installs from nothing as well; at a desk that is minutes for every check.
-check: setup format-check lint imports types figures-check test $(if $(CI),test-install) ## Everything that must hold before a change goes in
+# Continuous integration tries the oldest PostgreSQL and installs from nothing as well; at a desk that is minutes.
+check: setup format-check lint imports types figures-check test $(if $(CI),test-15 test-install) ## Everything that must hold before a change goes in
 
 format: setup ## Format the code and mend what the linter can
 	$(PYTHON) -m ruff check --fix $(CODE)
@@ -40,6 +40,11 @@ imports: setup ## Check who may import whom
 types: setup ## Check the types, with two checkers
 	$(PYTHON) -m mypy
 	$(PYTHON) -m basedpyright
+
+test-15: setup ## Run the tests of the database on PostgreSQL 15, the oldest that is supported, where it is installed
+	@if $(PYTHON) -c 'from adapters.embedded_postgres import find_binaries; find_binaries(15)' 2>/dev/null; then \
+		BRABO_TEST_POSTGRES_MAJOR=15 $(PYTHON) -m pytest tests/contract tests/integration/migrations tests/integration/postgres; \
+	else echo "PostgreSQL 15 is not installed here, so nothing is tested on it."; fi
 
 test-install: setup ## Install from nothing in a bare environment, as root and as an ordinary user, and misuse it
 	$(PYTHON) scripts/test_install.py

@@ -117,7 +117,7 @@ def main(arguments: Sequence[str]) -> int:
     started_s = time.monotonic()
     try:
         problems = demonstrate(key, os.environ.get("OPENROUTER_API_BASE") or REAL_BASE if is_real else None)
-    except (StageFailedError, TurnRefusedError) as error:
+    except (StageFailedError, TurnRefusedError, httpx.HTTPError) as error:
         print(f"\nThis did not work: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -133,6 +133,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def demonstrate(key: str, real_base: str | None) -> list[str]:
     """The whole show; a sentence for everything that is not as it should be."""
+    if real_base is not None:
+        check_the_way(real_base)
     with ExitStack() as stack:
         heading("A PostgreSQL of its own, in a temporary folder")
         brabo = stack.enter_context(own_brabo(real_base))
@@ -159,7 +161,7 @@ def demonstrate(key: str, real_base: str | None) -> list[str]:
         brabo.serve()
         line(f"on {brabo.api_url}, ready for turns")
 
-        heading("An agent with three tools and a folder; JSON and streamed turns take turns")
+        heading("An agent with three tools and a folder; JSON and streamed turns alternate")
         client = stack.enter_context(
             httpx.Client(
                 headers={"X-Brabo-Service-Token": brabo.service_token, "Content-Type": "application/json"},
@@ -185,6 +187,18 @@ def demonstrate(key: str, real_base: str | None) -> list[str]:
         show_budget(before, after)
         answered_micros = {turn.turn_id: turn.cost_micros for turn in turns if turn.is_metered}
         return problems + disagreements(rows, charges, answered_micros, before, after)
+
+
+def check_the_way(base: str) -> None:
+    """Before anything is made: the service has to answer. Raises StageFailedError."""
+    try:
+        httpx.get(f"{base}/v1/models", timeout=30).raise_for_status().json()
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise StageFailedError(
+            f"{base}/v1/models gave no list of models ({reason}): check OPENROUTER_API_BASE, "
+            "which ends in /api, and the way there."
+        ) from None
 
 
 def first_steps(brabo: OwnBrabo, key: str) -> tuple[str, str]:

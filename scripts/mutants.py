@@ -75,7 +75,7 @@ METERING: Final = [
         "        .with_for_update(of=budgets)\n",
         "",
         "tests/integration/postgres/test_settling_from_two_processes.py"
-        "::test_the_sum_is_exact_and_each_threshold_comes_once[10]",
+        "::test_the_sum_is_exact_and_each_threshold_comes_once",
     ),
     Mutant(
         "area-lock-removed",
@@ -83,7 +83,7 @@ METERING: Final = [
         "        .with_for_update(of=agent_areas)\n",
         "",
         "tests/integration/postgres/test_settling_from_two_processes.py"
-        "::test_the_sum_is_exact_and_each_threshold_comes_once[10]",
+        "::test_the_sum_is_exact_and_each_threshold_comes_once",
     ),
     Mutant(
         "project-sum-from-the-input",
@@ -152,8 +152,8 @@ METERING: Final = [
     Mutant(
         "leaving-undoes-the-row",
         "application/turn.py",
-        "await asyncio.shield(settlement)",
-        "await settlement",
+        "await asyncio.shield(self._settlement)",
+        "await self._settlement",
         f"{TURN}::test_leaving_while_the_row_is_written_does_not_undo_it",
     ),
     Mutant(

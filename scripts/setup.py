@@ -30,6 +30,9 @@ def main() -> None:
         with LOCK_FILE.open() as turn:
             fcntl.flock(turn, fcntl.LOCK_EX)
             set_up()
+    except KeyboardInterrupt:
+        say("Interrupted: run make again.")
+        sys.exit(130)
     except PermissionError as error:
         sys.exit(
             f"{error.filename} is not writable for you: run make as its owner, or in a clone of your own."
@@ -83,6 +86,7 @@ def install_project() -> None:
 def pip(*arguments: str) -> None:
     # -I: a PYTHONPATH or user site of the caller must not decide what counts as installed.
     command = [str(VENV / "bin" / "python"), "-I", "-m", "pip", "install", "--disable-pip-version-check"]
+    command += ["--retries", "1"]  # an index that is down is said in seconds, not in minutes
     if not has_home():
         command.append("--no-cache-dir")
     said: list[str] = []

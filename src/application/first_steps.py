@@ -39,9 +39,9 @@ class Wishes:
     model: str | None
     """None: the default one, which only OpenRouter has."""
     prices: Prices | None
-    """Of a model that is new; None: as the provider publishes them."""
-    limit_micros: int
-    """Of a project that has no budget yet; 0: no limit."""
+    """Of a model that is new, or whose prices are both 0; None: as the provider publishes them."""
+    limit_micros: int | None
+    """Of a project that has no budget yet; 0 or None: no limit."""
     api_key: Secret | None
     """Of `provider`; None: the stored one, if any."""
 
@@ -73,12 +73,15 @@ class FirstSteps:
     session_id: UUID
     steps: Sequence[Step]
     warnings: Sequence[str]
+    missing_key: Provider | None
+    """Whose key there has to be before any turn works."""
 
 
 @dataclass(slots=True)
 class _Notes:
     steps: list[Step] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    missing_key: Provider | None = None
 
     def found(self, thing: str, description: str, *, is_new: bool) -> None:
         self.steps.append(Step(thing, description, Change.ADDED if is_new else Change.KEPT))
@@ -88,8 +91,9 @@ class _Notes:
 class TakeFirstSteps:
     """Find what is there by address and slug, and add what is missing, in one transaction.
 
-    What is found stays as it is, with two exceptions: a model that is wished for becomes the workspace's, and a key
-    that is given takes the place of another one, or of one that no longer opens.
+    What is found stays as it is, with three exceptions: a model that is wished for becomes the workspace's, prices that
+    could not be had before take the place of 0, and a key that is given takes the place of another one, or of one that
+    no longer opens.
     """
 
     store: FirstStepsStore
@@ -103,6 +107,7 @@ class TakeFirstSteps:
         notes = _Notes()
         workspace_slug, project_slug = slug_of(wishes.workspace), slug_of(wishes.project)
         model = self._choose_model(wishes, workspace_slug, notes)
+        late_prices = None if isinstance(model, NewModel) else self._late_prices(model, wishes.prices, notes)
         with self.store.begin() as unit:
             user = unit.user(wishes.email, wishes.user_name)
             notes.found("user", wishes.email, is_new=user.is_new)
@@ -117,10 +122,18 @@ class TakeFirstSteps:
             notes.found("project", f"{wishes.project} ({project_slug})", is_new=project.is_new)
             session = unit.session(project.id, SESSION_NAME, user.id)
             notes.found("session", SESSION_NAME, is_new=session.is_new)
+            if late_prices is not None and not isinstance(model, NewModel):
+                model = unit.price(model, late_prices, by_user_id=user.id if wishes.prices else None)
             bound = self._bind(unit, model, workspace_slug, workspace.id, user.id, notes)
-            budget = unit.budget(project.id, wishes.limit_micros)
+            budget = unit.budget(project.id, wishes.limit_micros or 0)
             limit = f"{_usd(budget.limit_micros)} USD" if budget.limit_micros else "no limit"
             notes.found("budget", f"of the project: {limit}", is_new=budget.is_new)
+            if wishes.limit_micros is not None and wishes.limit_micros != budget.limit_micros:
+                notes.warnings.append(
+                    f"--limit-usd {_usd(wishes.limit_micros)} was not applied: the project already has a budget "
+                    f"{f'of {limit}' if budget.limit_micros else 'without a limit'}. "
+                    "docs/commands.md says how to change it."
+                )
             self._keep_key(unit, wishes, bound.provider, user.id, notes)
         return FirstSteps(
             workspace_id=workspace.id,
@@ -128,7 +141,16 @@ class TakeFirstSteps:
             session_id=session.id,
             steps=notes.steps,
             warnings=notes.warnings,
+            missing_key=notes.missing_key,
         )
+
+    def has_budget(self, workspace: str, project: str) -> bool:
+        """Whether the project of this name has a budget already, which a limit that is wished for would not change.
+
+        Raises FirstStepsRefused and DatabaseFailed.
+        """
+        with self.store.begin() as unit:
+            return unit.has_budget(slug_of(workspace), slug_of(project))
 
     def _choose_model(self, wishes: Wishes, workspace_slug: str, notes: _Notes) -> FoundModel | NewModel:
         """The model to bind. A new one is looked up at the provider, who may think for seconds: in no transaction."""
@@ -178,6 +200,33 @@ class TakeFirstSteps:
             # Engines send tools with nearly every turn: the provider's word against them counts, its silence does not.
             supports_tool_calling=offer is None or offer.supports_tool_calling is not False,
         )
+
+    def _late_prices(self, model: FoundModel, given: Prices | None, notes: _Notes) -> Prices | None:
+        """The prices to give to a model that was added without; in no transaction, since the provider may be asked."""
+        if model.prices != Prices(0, 0):
+            if given is not None and given != model.prices:
+                notes.warnings.append(
+                    f"--input-price and --output-price were not applied: {model.name} already has prices. "
+                    "docs/commands.md says how to change them."
+                )
+            return None
+        if given == model.prices and model.has_manual_prices:
+            return None
+        if given is not None or model.has_manual_prices or model.provider != Provider.OPENROUTER:
+            return given
+        try:
+            offer = (self.catalogue.offered(Provider.OPENROUTER) or {}).get(model.name)
+        except CatalogueUnavailable as error:
+            silence = str(error).removesuffix(".")
+        else:
+            if offer is not None and offer.prices is not None:
+                return None if offer.prices == model.prices else offer.prices
+            silence = "OpenRouter publishes none"
+        notes.warnings.append(
+            f"The prices of {model.name} still count as 0 where OpenRouter does not name a cost: {silence}. Run this "
+            "again when it answers, or with --input-price and --output-price."
+        )
+        return None
 
     def _bind(
         self,
@@ -240,6 +289,7 @@ class TakeFirstSteps:
             change = Change.KEPT
         else:
             change = Change.MISSING
+            notes.missing_key = provider
             notes.warnings.append(
                 f"Without a key for {provider} no turn reaches a model: give it and run this again."
             )

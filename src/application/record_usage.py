@@ -1,5 +1,6 @@
 """The one path of metering: what a call used becomes a row, priced once, recorded once."""
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,8 +41,11 @@ class RecordUsage:
     estimator: TokenEstimator
     recorder: UsageRecorder
 
-    async def chat(self, spend: ChatSpend) -> TokenUsage | None:
-        """The row; None when the provider charged nothing. Tokens are counted here when the provider did not."""
+    async def chat(self, spend: ChatSpend, handed_over: asyncio.Event) -> TokenUsage | None:
+        """The row; None when the provider charged nothing. Tokens are counted here when the provider did not.
+
+        `handed_over` is set once the recorder answers for the row, whatever becomes of the caller.
+        """
         outcome, bound = spend.outcome, spend.bound
         if not outcome.may_be_charged:
             return None
@@ -69,6 +73,7 @@ class RecordUsage:
             created_at=spend.ended_at,
             traceparent=spend.traceparent,
         )
+        handed_over.set()
         await self.recorder.record(usage)
         return usage
 

@@ -106,16 +106,29 @@ class TurnPipeline:
 
     def settle(self, spend: ChatSpend) -> asyncio.Task[TokenUsage | None]:
         """Start a settlement that outlives the turn's own task: leaving does not undo it."""
-        task = asyncio.create_task(self.record_usage.chat(spend))
+        handed_over = asyncio.Event()
+        task = asyncio.create_task(self.record_usage.chat(spend, handed_over))
         self._settlements.add(task)
-        task.add_done_callback(lambda done: self._settlement_ended(spend.turn_id, done))
+        task.add_done_callback(lambda done: self._settlement_ended(spend, handed_over, done))
         return task
 
-    def _settlement_ended(self, turn_id: UUID, task: asyncio.Task[TokenUsage | None]) -> None:
+    def _settlement_ended(
+        self, spend: ChatSpend, handed_over: asyncio.Event, task: asyncio.Task[TokenUsage | None]
+    ) -> None:
         self._settlements.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self.telemetry.internal_failure(turn_id, error)
+        if task.cancelled():
+            # Only the end of the event loop cancels a settlement.
+            if spend.outcome.may_be_charged and not handed_over.is_set():
+                self.telemetry.settlement_cut(
+                    spend.turn_id,
+                    session_id=spend.session_id,
+                    project_id=spend.project_id,
+                    bound=spend.bound,
+                    usage=spend.outcome.usage,
+                    generation_id=spend.outcome.generation_id,
+                )
+        elif error := task.exception():
+            self.telemetry.internal_failure(spend.turn_id, error)
 
 
 class Turn:

@@ -1,9 +1,10 @@
 """The one reader of the environment."""
 
+import ipaddress
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,10 +19,12 @@ SERVICE_TOKEN: Final = "BRABO_SERVICE_TOKEN"
 JWT_SECRET: Final = "AUTH_JWT_SECRET"
 MASTER_KEY: Final = "CREDENTIALS_MASTER_KEY"
 SECRET_NAMES: Final = (SERVICE_TOKEN, JWT_SECRET, MASTER_KEY)
-EXAMPLE_VALUES: Final = frozenset(
+_EXAMPLE_VALUES: Final = frozenset(
     {"dev-service-token-change-me", "dev-auth-jwt-secret-change-me", "dev-master-key-change-me"}
 )
 """Values printed in public examples: as good as no secret."""
+_SHORTEST_SECRET: Final = 16
+"""Characters."""
 
 _BASE_URL_NAMES: Final = {
     Provider.OPENROUTER: "OPENROUTER_API_BASE",
@@ -39,6 +42,15 @@ _HOST_AND_PORT: Final = re.compile(r"(?:\[[0-9a-fA-F:.%]*\]|[^:@\[\]]*)(?::[0-9]
 
 class SettingsError(Exception):
     """A variable is missing or wrong. The text names it and says what to do, and never holds a secret's value."""
+
+
+@dataclass(frozen=True, slots=True)
+class SecretFinding:
+    """A judgement of one secret, in a sentence that names it and never holds its value."""
+
+    text: str
+    is_good: bool = False
+    forbids_serving: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,20 +80,35 @@ class Settings:
     drain_s: float
     metrics_address: tuple[str, int] | None
 
+    def secret_findings(self) -> Iterator[SecretFinding]:
+        """What there is to say of each secret: of those that must be there, and of previous ones that are."""
+        is_exposed = self.is_production or not is_loopback(self.host)
+        advice = "set a random one, for example from `openssl rand -hex 32`."
+        for name, secret, is_needed in (
+            (SERVICE_TOKEN, self.service_token, True),
+            (_previous(SERVICE_TOKEN), self.service_token_previous, False),
+            (JWT_SECRET, self.jwt_secret, True),
+            (MASTER_KEY, self.master_key, True),
+            (_previous(MASTER_KEY), self.master_key_previous, False),
+        ):
+            if secret is None:
+                if is_needed:
+                    way_out = advice if self.is_production else "set it, or let `brabo init` make one."
+                    yield SecretFinding(f"{name} is missing: {way_out}", forbids_serving=True)
+            elif secret.reveal() in _EXAMPLE_VALUES:
+                text = f"{name} holds a value from public examples, which is for a loopback address alone: {advice}"
+                yield SecretFinding(text, forbids_serving=is_exposed)
+            elif len(secret.reveal()) < _SHORTEST_SECRET:
+                text = f"{name} is shorter than {_SHORTEST_SECRET} characters: {advice}"
+                yield SecretFinding(text, forbids_serving=self.is_production)
+            else:
+                yield SecretFinding(f"{name} is set.", is_good=True)
+
     def require_secrets(self) -> None:
         """Raise SettingsError unless a server may start with these secrets on this address."""
-        given = {SERVICE_TOKEN: self.service_token, JWT_SECRET: self.jwt_secret, MASTER_KEY: self.master_key}
-        for name, secret in given.items():
-            if secret is None:
-                where = "set it" if self.is_production else "set it, or let `brabo init` make one"
-                raise SettingsError(f"{name} is missing: {where}.")
-            if secret.reveal() in EXAMPLE_VALUES and (self.is_production or not is_loopback(self.host)):
-                raise SettingsError(
-                    f"{name} holds a value from public examples, which is allowed on a loopback address only: "
-                    "set a random one, for example from `openssl rand -hex 32`."
-                )
-            if self.is_production and len(secret.reveal()) < 16:
-                raise SettingsError(f"{name} is shorter than 16 characters: set a longer random one.")
+        for finding in self.secret_findings():
+            if finding.forbids_serving:
+                raise SettingsError(finding.text)
 
 
 def read_settings(environ: Mapping[str, str]) -> Settings:
@@ -97,17 +124,23 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
 
     def secret(name: str) -> Secret | None:
         text = environ.get(name) or kept.get(name)
-        return Secret(text) if text else None
+        if not text:
+            return None
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise SettingsError(f"{name} is not valid UTF-8: set it to plain text.") from None
+        return Secret(text)
 
     return Settings(
         is_production=is_production,
         data_dir=data_dir,
         database_url=_database_url(environ),
         service_token=secret(SERVICE_TOKEN),
-        service_token_previous=secret(f"{SERVICE_TOKEN}_PREVIOUS"),
+        service_token_previous=secret(_previous(SERVICE_TOKEN)),
         jwt_secret=secret(JWT_SECRET),
         master_key=secret(MASTER_KEY),
-        master_key_previous=secret(f"{MASTER_KEY}_PREVIOUS"),
+        master_key_previous=secret(_previous(MASTER_KEY)),
         host=host,
         port=port,
         public_url=_http_url(environ, "API_PUBLIC_URL") or f"http://{host}:{port}",
@@ -152,7 +185,14 @@ def keep_secrets(data_dir: Path, secrets: Mapping[str, str]) -> None:
 
 def is_loopback(host: str) -> bool:
     """Whether a listener on this host can be reached from this machine only."""
-    return host in {"localhost", "::1"} or host.startswith("127.")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _previous(name: str) -> str:
+    return f"{name}_PREVIOUS"
 
 
 def _provider_bases(environ: Mapping[str, str]) -> dict[Provider, str]:

@@ -58,6 +58,31 @@ def installation(request: pytest.FixtureRequest) -> Installation:
     return Installation(PostgresFirstSteps(database_url), PostgresDiagnosis(database_url))
 
 
+def test_prices_take_the_place_of_zeros_alone(installation: Installation) -> None:
+    owner = installation.owner()
+    with installation.store.begin() as unit:
+        found = unit.model(replace(MODEL, prices=Prices(0, 0)))
+        typed = unit.price(found, Prices(3, 0), by_user_id=owner)
+        again = unit.price(found, Prices(5, 6), by_user_id=None)
+
+    assert typed == again == replace(found, prices=Prices(3, 0), has_manual_prices=True, is_new=False)
+    with installation.store.begin() as unit:
+        assert unit.known_model(MODEL.provider, MODEL.name) == typed
+
+
+def test_a_budget_is_known_by_the_names_of_its_project(installation: Installation) -> None:
+    owner = installation.owner()
+    workspace = installation.workspace(owner)
+    project = installation.project(workspace, owner)
+    with installation.store.begin() as unit:
+        before = unit.has_budget("main", "first")
+        unit.budget(project, 0)
+        after = unit.has_budget("main", "first"), unit.has_budget("main", "second")
+
+    assert not before
+    assert after == (True, False)
+
+
 def test_a_user_is_found_by_the_address_in_any_case(installation: Installation) -> None:
     with installation.store.begin() as unit:
         new = unit.user("Owner@Example.com", None)

@@ -57,6 +57,17 @@ def start(tmp_path: Path) -> Iterator[Start]:
         process.communicate()
 
 
+def test_a_service_out_of_reach_is_said_before_anything_is_made(start: Start) -> None:
+    process = start("--real", OPENROUTER_API_KEY=KEY, OPENROUTER_API_BASE="http://127.0.0.1:1/api")
+    said = finish(process)
+
+    assert process.returncode == 1
+    assert said.strip().startswith(
+        "This did not work: http://127.0.0.1:1/api/v1/models gave no list of models"
+    )
+    assert len(said.strip().splitlines()) == 1
+
+
 def finish(process: subprocess.Popen[str]) -> str:
     printed, _ = process.communicate(timeout=PATIENCE_S)
     return printed

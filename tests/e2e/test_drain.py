@@ -440,30 +440,46 @@ async def test_sigint_has_no_grace(database_url: str, simulator: Simulator, tmp_
     assert took_s < 2
 
 
-@pytest.mark.parametrize("is_database_silent", [False, True], ids=["database answers", "database silent"])
-async def test_a_second_signal_ends_at_once(
-    database_url: str, simulator: Simulator, world: World, tmp_path: Path, is_database_silent: bool
+@pytest.mark.parametrize("held_up_by", ["the provider", "a silent database", "a locked budget"])
+async def test_a_second_signal_ends_at_once_and_no_spend_without_a_row_or_a_line(
+    database_url: str, simulator: Simulator, world: World, tmp_path: Path, held_up_by: str
 ) -> None:
-    simulator.script({"reply": {"text": ["um ", "dois"], "between_ms": ENDLESS_MS}})
-    async with (
-        database_proxy(database_url) as proxy,
-        served_api(tmp_path, DATABASE_URL=proxy.url, OPENROUTER_API_BASE=simulator.base_url) as api,
-    ):
-        turns = [asyncio.create_task(take(api, world, stream=True))]
-        await eventually(lambda: simulator.bill()["entries"] != [])
-        if is_database_silent:
-            proxy.fall_silent()
-            turns.append(asyncio.create_task(take(api, world, stream=False)))
-        await asyncio.sleep(0.3)
+    simulator.script({"mark": "[mark:endless]", "reply": {"text": ["um ", "dois"], "between_ms": ENDLESS_MS}})
+    with ExitStack() as locks:
+        async with (
+            database_proxy(database_url) as proxy,
+            served_api(tmp_path, DATABASE_URL=proxy.url, OPENROUTER_API_BASE=simulator.base_url) as api,
+        ):
+            turns = [asyncio.create_task(take(api, world, stream=True, mark="endless"))]
+            await eventually(lambda: simulator.bill()["entries"] != [])
+            if held_up_by == "a silent database":
+                proxy.fall_silent()
+                turns.append(asyncio.create_task(take(api, world, stream=False)))
+            if held_up_by == "a locked budget":
+                holder = locks.enter_context(psycopg.connect(database_url))
+                holder.execute("SELECT 1 FROM budgets FOR UPDATE")
+                turns += [asyncio.create_task(take(api, world, stream=stream)) for stream in (False, True)]
+                await eventually(lambda: len(simulator.bill()["entries"]) == len(turns))
+            await asyncio.sleep(0.3)
 
-        api.send(signal.SIGTERM)
-        await asyncio.sleep(0.3)
-        api.send(signal.SIGINT if is_database_silent else signal.SIGTERM)
-        _, took_s = await api.ended(within_s=15)
-        cut = await asyncio.gather(*turns, return_exceptions=True)
+            api.send(signal.SIGTERM)
+            await asyncio.sleep(0.3)
+            api.send(signal.SIGTERM if held_up_by == "the provider" else signal.SIGINT)
+            if (
+                held_up_by != "a silent database"
+            ):  # still within the grace, and the listener is open for a moment
+                mark = f"endless] {'palavra ' * 25_000}"  # takes a while to be counted
+                turns += [asyncio.create_task(take(api, world, stream=True, mark=mark)) for _ in range(3)]
+            _, took_s = await api.ended(within_s=15)
+            cut = await asyncio.gather(*turns, return_exceptions=True)
+            charged = {entry["id"] for entry in simulator.bill()["entries"]}
 
     assert took_s < 2
     assert isinstance(cut[0], httpx.RemoteProtocolError)
+    written = {row["generation_id"] for row in ledger(database_url, world)}
+    told = {line["generation_id"] for line in api.lines() if line["event"] == "usage_unrecorded"}
+    print(f"\n{len(charged)} calls: {len(written)} rows, {len(told)} lines; gone after {took_s:.2f} s")
+    assert charged <= written | told
 
 
 async def test_after_a_kill_the_next_start_serves_and_its_embedded_database_hangs_nothing(
@@ -482,6 +498,35 @@ async def test_after_a_kill_the_next_start_serves_and_its_embedded_database_hang
     assert took_s < 5
     assert "Stopping PostgreSQL" in api.log.read_text(encoding="utf-8")
     assert list(tmp_path.rglob("postmaster.pid")) == []
+
+
+def test_what_a_late_turn_leaves_behind_is_there_for_the_end_of_the_loop(tmp_path: Path) -> None:
+    """A turn that came after the second signal begins its settlement when it is cut off."""
+    settings = read_settings(environment(tmp_path))
+    container = Container(settings=settings, database_url="postgresql://nobody@127.0.0.1/nowhere")
+    was_cancelled: list[bool] = []
+
+    async def process() -> None:
+        server = make_server(container)
+        server.servers = []
+        server.force_exit = True
+        begun = asyncio.Event()
+
+        async def turn() -> None:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                settlement = asyncio.ensure_future(asyncio.Event().wait())
+                settlement.add_done_callback(lambda ended: was_cancelled.append(ended.cancelled()))
+
+        server.server_state.tasks.add(asyncio.ensure_future(turn()))
+        await begun.wait()
+        await server.shutdown()
+
+    asyncio.run(process())
+
+    assert was_cancelled == [True]
 
 
 def test_idle_connections_are_kept_for_ten_minutes_at_least(tmp_path: Path) -> None:

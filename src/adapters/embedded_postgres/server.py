@@ -12,6 +12,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -179,11 +180,13 @@ class Server:
         with launcher:
             assert launcher.stdout is not None
             assert launcher.stdin is not None
-            pid = int(launcher.stdout.readline())
-            process = identify(pid)
+            told = launcher.stdout.readline().strip()
+            process = identify(int(told)) if told.isdigit() else None
             if process is None:
+                pid = told.decode(errors="replace") or "unknown"
                 raise EmbeddedPostgresError(
-                    f"The process that was to become PostgreSQL (pid {pid}) was ended."
+                    f"The process that was to become PostgreSQL (pid {pid}) was ended; its log {self._log} ends "
+                    f"with:\n{self._log_tail()}"
                 )
             server = RunningServer(process, port, self._binaries.major)
             self._write_record(server)
@@ -331,7 +334,8 @@ class Server:
 
 def _signal_and_wait(process: Process, request: signal.Signals, patience_s: float) -> bool:
     if process.is_running():
-        os.kill(process.pid, request)
+        with suppress(ProcessLookupError):  # it ended by itself in between
+            os.kill(process.pid, request)
     deadline = time.monotonic() + patience_s
     while process.is_running():
         if time.monotonic() > deadline:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TypeVar
 from uuid import UUID, uuid4
 
@@ -21,6 +21,7 @@ from application.ports.first_steps import (
 from application.ports.model_catalogue import CatalogueUnavailable, ModelCatalogue, OfferedModel
 from domain.binding import BindingScope
 from domain.provider import Provider
+from domain.usage import Prices
 
 _Key = TypeVar("_Key")
 
@@ -85,11 +86,24 @@ class InMemoryInstallation(FirstStepsStore, FirstStepsUnit, Diagnosis):
         known = self.known_model(model.provider, model.name)
         if known is not None:
             return known
-        id_, provider, can_call = uuid4(), model.provider, model.supports_tool_calling
-        self.models[provider, model.name] = FoundModel(
-            id_, provider, model.name, model.prices, can_call, is_new=False
+        new = FoundModel(
+            uuid4(),
+            model.provider,
+            model.name,
+            model.prices,
+            model.has_manual_prices,
+            model.supports_tool_calling,
+            is_new=True,
         )
-        return FoundModel(id_, provider, model.name, model.prices, can_call, is_new=True)
+        self.models[model.provider, model.name] = replace(new, is_new=False)
+        return new
+
+    def price(self, model: FoundModel, prices: Prices, *, by_user_id: UUID | None) -> FoundModel:
+        known = self.models[model.provider, model.name]
+        if known.prices == Prices(0, 0):
+            known = replace(known, prices=prices, has_manual_prices=by_user_id is not None)
+            self.models[model.provider, model.name] = known
+        return known
 
     def bound_model(self, workspace_slug: str) -> FoundModel | None:
         workspace = self.workspaces.get(workspace_slug)
@@ -99,6 +113,11 @@ class InMemoryInstallation(FirstStepsStore, FirstStepsUnit, Diagnosis):
     def bind(self, workspace_id: UUID, model_id: UUID, creator_id: UUID) -> None:
         self.bound[BindingScope.WORKSPACE, str(workspace_id)] = model_id
         self.creators[workspace_id] = creator_id
+
+    def has_budget(self, workspace_slug: str, project_slug: str) -> bool:
+        workspace = self.workspaces.get(workspace_slug)
+        project_id = self.projects.get((workspace.id, project_slug)) if workspace else None
+        return project_id in self.budgets
 
     def budget(self, project_id: UUID, limit_micros: int) -> FoundBudget:
         if project_id in self.budgets:

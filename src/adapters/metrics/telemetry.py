@@ -10,9 +10,10 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
 
 from application.ports.turn_telemetry import TurnTelemetry
+from domain.binding import BoundModel
 from domain.failure import FailureCode
 from domain.provider import Provider
-from domain.usage import TokenUsage
+from domain.usage import ReportedUsage, TokenUsage
 
 _log: Final = structlog.get_logger("brabo.turn")
 _DURATION_BUCKETS_S: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
@@ -63,6 +64,34 @@ class PrometheusTelemetry(TurnTelemetry):
             turn_id=str(turn_id),
             workspace_id=str(workspace_id),
             hint="CREDENTIALS_MASTER_KEY or CREDENTIALS_MASTER_KEY_PREVIOUS must be the key it was sealed with",
+        )
+
+    def settlement_cut(
+        self,
+        turn_id: UUID,
+        *,
+        session_id: UUID,
+        project_id: UUID,
+        bound: BoundModel,
+        usage: ReportedUsage | None,
+        generation_id: str | None,
+    ) -> None:
+        """Count the row that there will not be, and log all that is known of it, by the names of its columns."""
+        self._unrecorded.inc()
+        charged_usd = usage.charged_usd if usage else None
+        _log.error(
+            "usage_unrecorded",
+            reason="the process ended before its tokens were counted",
+            id=str(turn_id),
+            session_id=str(session_id),
+            project_id=str(project_id),
+            provider=bound.provider.value,
+            model_id=str(bound.model_id),
+            model_name=bound.name,
+            input_tokens=usage.tokens.input if usage else None,
+            output_tokens=usage.tokens.output if usage else None,
+            charged_usd=None if charged_usd is None else str(charged_usd),
+            generation_id=generation_id,
         )
 
     def internal_failure(self, turn_id: UUID | None, error: BaseException) -> None:

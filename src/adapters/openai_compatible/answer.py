@@ -41,6 +41,11 @@ class Answer:
         """Any text, reasoning or piece of a tool call came."""
         return self._has_content or bool(self._calls)
 
+    @property
+    def has_error(self) -> bool:
+        """An error came, or a finish reason that says so."""
+        return bool(self.error) or self._is_error_finish
+
     def add(self, frame: Frame) -> list[str]:
         """Take a frame in; the pieces of text it brings, none of them empty."""
         if frame.error and not self.error:

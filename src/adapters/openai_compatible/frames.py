@@ -8,6 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
+from adapters.openai_compatible.text import whole_characters
+
 _LONGEST_NAME: Final = 200
 _MAX_COUNT: Final = 2**31 - 1
 _MAX_CHARGE_USD: Final = 1_000_000
@@ -15,14 +17,21 @@ _LONGEST_NUMBER: Final = 100
 _UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 
 
-class FunctionPart(msgspec.Struct):
+class _Unseen(msgspec.Struct):
+    """Its repr names the type alone: what people and models say belongs in no log."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(…)"
+
+
+class FunctionPart(_Unseen):
     """A piece of a called function. `arguments` is JSON text, or, where the provider parsed it, an object."""
 
     name: str | None = None
     arguments: str | dict[str, Any] | None = None
 
 
-class CallPart(msgspec.Struct):
+class CallPart(_Unseen):
     """A piece of a tool call."""
 
     index: int | None = None
@@ -30,7 +39,7 @@ class CallPart(msgspec.Struct):
     function: FunctionPart | None = None
 
 
-class ReasoningPart(msgspec.Struct):
+class ReasoningPart(_Unseen):
     """A piece of reasoning in the structured form."""
 
     text: str | None = None
@@ -38,7 +47,7 @@ class ReasoningPart(msgspec.Struct):
     data: str | None = None
 
 
-class Delta(msgspec.Struct):
+class Delta(_Unseen):
     """What a frame adds to the answer; a whole message has the same fields."""
 
     content: str | None = None
@@ -49,7 +58,7 @@ class Delta(msgspec.Struct):
     tool_calls: list[CallPart] | None = None
 
 
-class Choice(msgspec.Struct):
+class Choice(_Unseen):
     """One of the answers; only the first is asked for."""
 
     index: int | None = None
@@ -84,7 +93,7 @@ class UsagePart(msgspec.Struct):
     completion_tokens_details: CompletionDetails | None = None
 
 
-class Frame(msgspec.Struct):
+class Frame(_Unseen):
     """One event of a stream, or a whole answer."""
 
     id: str | None = None
@@ -199,14 +208,16 @@ def _delta(document: object) -> Delta | None:
     return Delta(
         content=_content(document.get("content")),
         refusal=_text(document.get("refusal")),
-        reasoning=_text(document.get("reasoning")),
-        reasoning_content=_text(document.get("reasoning_content")),
+        reasoning=_whole_text(document.get("reasoning")),
+        reasoning_content=_whole_text(document.get("reasoning_content")),
         reasoning_details=[
-            ReasoningPart(_text(part.get("text")), _text(part.get("summary")), _text(part.get("data")))
+            ReasoningPart(
+                _whole_text(part.get("text")), _whole_text(part.get("summary")), _whole_text(part.get("data"))
+            )
             for part in _objects(details)
         ],
         tool_calls=[
-            CallPart(_whole(call.get("index")), _text(call.get("id")), _function(call.get("function")))
+            CallPart(_whole(call.get("index")), _whole_text(call.get("id")), _function(call.get("function")))
             for call in _objects(calls)
         ],
     )
@@ -265,6 +276,11 @@ def _objects(value: object) -> Iterable[dict[str, Any]]:
 
 def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None
+
+
+def _whole_text(value: object) -> str | None:
+    """Text that no other frame continues: half a surrogate pair has nothing to wait for."""
+    return whole_characters(value) if isinstance(value, str) else None
 
 
 def _number(value: object) -> int | float | None:

@@ -44,7 +44,7 @@ class ProviderProfile:
 def provider_table(base_urls: Mapping[Provider, str], public_url: str) -> Mapping[Provider, ProviderProfile]:
     """The dialect's providers. `base_urls` overrides their addresses; `public_url` is ours, told to OpenRouter.
 
-    For OpenRouter and Ollama the address is the root above `/v1`; Ollama's may lack `http://`, as its own tools allow.
+    For OpenRouter and Ollama the address is the root above `/v1`.
     """
     return {
         provider: _profile(provider, base_urls.get(provider) or default, public_url)
@@ -54,8 +54,6 @@ def provider_table(base_urls: Mapping[Provider, str], public_url: str) -> Mappin
 
 def _profile(provider: Provider, base_url: str, public_url: str) -> ProviderProfile:
     base_url = base_url.rstrip("/")
-    if "://" not in base_url:
-        base_url = f"http://{base_url}"
     if provider in _VERSIONED:
         base_url += "/v1"
     chat_url = f"{base_url}/chat/completions"

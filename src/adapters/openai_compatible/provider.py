@@ -42,7 +42,8 @@ class Clocks:
     first_byte_s: float = 300.0
     """From the connection to the headers of the answer."""
     idle_s: float = 300.0
-    """Between `data:` frames, not counting the time the reader takes; comments and halves of frames are no life."""
+    """From the connection to the first `data:` frame, and between frames, not counting the time the reader takes;
+    headers, comments and halves of frames are no life."""
     after_finish_s: float = 10.0
     """For the usage, once the answer is finished; and for the body of an error status."""
 
@@ -67,8 +68,8 @@ class OpenAICompatibleProvider(LLMProvider):
         self._on_dropped_frame = on_dropped_frame
 
     def chat(self, call: ChatCall) -> ChatStream:
-        """See the port. A provider that is not in the table fails with `no_provider`."""
-        profile = self._profiles.get(call.provider)
+        """See the port. The call's provider is one of the table."""
+        profile = self._profiles[call.provider]
         return _Stream(call, profile, self._way_out, self._clocks, self._now, self._on_dropped_frame)
 
 
@@ -76,7 +77,7 @@ class _Stream(ChatStream):
     def __init__(
         self,
         call: ChatCall,
-        profile: ProviderProfile | None,
+        profile: ProviderProfile,
         way_out: WayOut,
         clocks: Clocks,
         now: Callable[[], datetime],
@@ -88,7 +89,7 @@ class _Stream(ChatStream):
         self._clocks = clocks
         self._now = now
         self._on_dropped_frame = on_dropped_frame
-        self._answer = Answer(states_charge=profile is not None and profile.states_charge)
+        self._answer = Answer(states_charge=profile.states_charge)
         self._body = AnswerBody()
         self._exchange: Exchange | None = None
         self._pieces: list[str] = []
@@ -175,8 +176,6 @@ class _Stream(ChatStream):
 
     async def _begin(self) -> None:
         profile, key, provider = self._profile, self._call.api_key, self._call.provider
-        if profile is None:
-            return self._refuse(TurnFailure(FailureCode.NO_PROVIDER, provider=provider))
         if key and not _fits_a_header(key):
             return self._refuse(TurnFailure(FailureCode.AUTH, provider=provider))
         blocks = await request_body(self._call, profile)
@@ -191,11 +190,15 @@ class _Stream(ChatStream):
             first_byte_s=self._clocks.first_byte_s,
         )
         status, headers = await self._exchange.send(self._clocks.connect_s)
+        self._quiet_s = asyncio.get_running_loop().time() - self._exchange.connected_s
         self._answer.generation_id = frames.name(headers.get("X-Generation-Id"))
         if status < 300:
             return None
+        self._has_unknown_fate = False
         said = error_in(await self._error_body(self._exchange))
         self._exchange.close()
+        if self._is_left:
+            return None
         return self._refuse(self._failure_of(said, status, headers))
 
     def _headers(self, profile: ProviderProfile, *, length: int) -> Mapping[str, str]:
@@ -237,9 +240,11 @@ class _Stream(ChatStream):
         for data in self._body.feed(received) if received else self._body.finish():
             self._quiet_s = 0.0
             if self._take(data):
-                return self._end(exchange)
+                exchange.finish()
+                return self._end()
         if self._body.is_page:
-            return self._fail(FailureCode.BAD_ANSWER, has_unknown_fate=self._answer.generation_id is not None)
+            exchange.close()
+            return self._end()
         return None if received else self._end_of_body(exchange)
 
     def _take(self, data: bytes) -> bool:
@@ -261,7 +266,8 @@ class _Stream(ChatStream):
 
     def _end_of_body(self, exchange: Exchange) -> None:
         if self._answer.is_finished or self._body.is_document or not self._body.is_stream:
-            self._end(exchange)
+            exchange.finish()
+            self._end()
         else:
             self._fail(FailureCode.CONNECTION)
 
@@ -271,32 +277,32 @@ class _Stream(ChatStream):
             self._fail(code)
             return
         self._exchange.close()
-        self._end(self._exchange)
+        self._end()
 
-    def _end(self, exchange: Exchange) -> None:
-        self._is_over = True
-        self._pieces.extend(self._answer.end())
-        exchange.finish()
-        if self._answer.error:
-            self._failure = self._failure_of(self._answer.error, None, {})
-            self._has_unknown_fate = False
-        elif not self._answer.has_choices:
-            self._failure = TurnFailure(FailureCode.BAD_ANSWER, provider=self._call.provider)
+    def _end(self) -> None:
+        """The provider has said all it had to say."""
+        if not self._answer.has_choices:
             self._has_unknown_fate = self._answer.generation_id is not None
+        self._conclude(None if self._answer.has_choices else FailureCode.BAD_ANSWER)
 
-    def _fail(self, code: FailureCode, *, has_unknown_fate: bool = True) -> None:
+    def _fail(self, code: FailureCode) -> None:
         """The call is cut, by them or by us."""
-        self._is_over = True
-        self._pieces.extend(self._answer.end())
-        self._failure = TurnFailure(code, provider=self._call.provider)
-        self._has_unknown_fate = has_unknown_fate
+        self._conclude(code)
         if self._exchange is not None:
             self._exchange.close()
+
+    def _conclude(self, code: FailureCode | None) -> None:
+        """Nothing more is read. An error that the provider named is the failure, whatever came after it."""
+        self._is_over = True
+        self._pieces.extend(self._answer.end())
+        if self._answer.error:
+            self._failure = self._failure_of(self._answer.error, None, {})
+        elif code is not None:
+            self._failure = TurnFailure(code, provider=self._call.provider)
 
     def _refuse(self, failure: TurnFailure) -> None:
         self._is_over = True
         self._failure = failure
-        self._has_unknown_fate = False
 
     def _leave(self) -> None:
         self._is_left = True
@@ -319,7 +325,9 @@ class _Stream(ChatStream):
     def _may_be_charged(self) -> bool:
         if self._exchange is None or not self._exchange.is_sent:
             return False
-        return self._answer.has_content or self._answer.usage is not None or self._has_unknown_fate
+        if self._answer.has_content or self._answer.usage is not None:
+            return True
+        return self._has_unknown_fate and not self._answer.has_error
 
 
 def _fits_a_header(key: Secret) -> bool:

@@ -23,7 +23,7 @@ def new_call_id() -> str:
     return f"call_{uuid4().hex}"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class _Call:
     id: str | None
     name: str = ""
@@ -87,7 +87,9 @@ class ToolCalls:
 
     def generated(self) -> Sequence[str]:
         """Names and raw arguments, as far as they came."""
-        return [text for call in self._calls for text in (call.name, *call.arguments) if text]
+        return [
+            whole_characters(text) for call in self._calls for text in (call.name, *call.arguments) if text
+        ]
 
     def _begin(self, part: CallPart) -> _Call:
         is_taken = part.id in self._by_id

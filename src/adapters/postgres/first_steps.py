@@ -13,6 +13,7 @@ from adapters.postgres.one_command import transaction
 from adapters.postgres.tables import (
     budgets,
     model_bindings,
+    model_price_changes,
     models,
     projects,
     sessions,
@@ -43,6 +44,7 @@ _MODEL_COLUMNS: Final = (
     models.c.name,
     models.c.input_price_per_million_micros,
     models.c.output_price_per_million_micros,
+    models.c.manual_pricing,
     models.c.supports_tool_calling,
 )
 _SEALED_COLUMNS: Final = (
@@ -135,8 +137,43 @@ class _Unit(FirstStepsUnit):
             supports_tool_calling=model.supports_tool_calling,
         )
         return FoundModel(
-            added.id, model.provider, model.name, model.prices, model.supports_tool_calling, is_new=True
+            added.id,
+            model.provider,
+            model.name,
+            model.prices,
+            model.has_manual_prices,
+            model.supports_tool_calling,
+            is_new=True,
         )
+
+    def price(self, model: FoundModel, prices: Prices, *, by_user_id: UUID | None) -> FoundModel:
+        is_manual = by_user_id is not None
+        priced = self._connection.execute(
+            update(models)
+            .values(
+                input_price_per_million_micros=prices.input_per_million_micros,
+                output_price_per_million_micros=prices.output_per_million_micros,
+                manual_pricing=is_manual,
+                updated_at=func.now(),
+            )
+            .where(
+                models.c.id == model.id,
+                models.c.input_price_per_million_micros == 0,
+                models.c.output_price_per_million_micros == 0,
+            )
+        )
+        if priced.rowcount:
+            self._add(
+                model_price_changes,
+                model_id=model.id,
+                input_before_micros=0,
+                input_after_micros=prices.input_per_million_micros,
+                output_before_micros=0,
+                output_after_micros=prices.output_per_million_micros,
+                source="manual" if is_manual else "sync",
+                changed_by=by_user_id,
+            )
+        return self._model(select(*_MODEL_COLUMNS).where(models.c.id == model.id)) or model
 
     def bound_model(self, workspace_slug: str) -> FoundModel | None:
         of_workspace = (model_bindings.c.scope == BindingScope.WORKSPACE.value) & (
@@ -162,6 +199,15 @@ class _Unit(FirstStepsUnit):
                 set_={"model_id": new.excluded.model_id, "updated_at": func.now()},
             )
         )
+
+    def has_budget(self, workspace_slug: str, project_slug: str) -> bool:
+        known = (
+            select(budgets.c.id)
+            .join(projects, projects.c.id == budgets.c.project_id)
+            .join(workspaces, workspaces.c.id == projects.c.workspace_id)
+            .where(workspaces.c.slug == workspace_slug, projects.c.slug == project_slug)
+        )
+        return self._find(known) is not None
 
     def budget(self, project_id: UUID, limit_micros: int) -> FoundBudget:
         row = self._connection.execute(
@@ -202,4 +248,12 @@ class _Unit(FirstStepsUnit):
         if row is None:
             return None
         prices = Prices(row.input_price_per_million_micros, row.output_price_per_million_micros)
-        return FoundModel(row.id, row.provider, row.name, prices, row.supports_tool_calling, is_new=False)
+        return FoundModel(
+            row.id,
+            row.provider,
+            row.name,
+            prices,
+            row.manual_pricing,
+            row.supports_tool_calling,
+            is_new=False,
+        )

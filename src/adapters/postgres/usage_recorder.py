@@ -59,6 +59,9 @@ _TRY_AGAIN_WHOLE: Final = frozenset({"40001", "40P01"})
 _HELD_UP: Final = frozenset({"55P03", "57014"})
 """A lock, or the statement, took longer than it may."""
 
+_POINTS_NOWHERE: Final = "23503"
+"""A foreign key: what the record belongs to is gone."""
+
 
 class _Row(msgspec.Struct):
     """A record as the statement takes it: columns of `token_usage` by their names, and what its counters need."""
@@ -338,13 +341,19 @@ class _Handed:
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
     """Of the turn that handed it over, for what is logged of it: writers write for many turns."""
     expiry: asyncio.TimerHandle | None = None
+    names_model: bool = True
+
+    def leave_out_model(self) -> None:
+        """Write null as its model, as the database does in the rows of a model that is deleted."""
+        self.json = _encode(msgspec.structs.replace(_row_of(self.usage), model_id=None))
+        self.names_model = False
 
 
 class PostgresUsageRecorder(UsageRecorder):
     """Writes together what is handed over while earlier writes are under way, on a pool that somebody else opens.
 
     `on_unrecorded` is told of every record that was not known to be committed `patience_s` after it was handed over, or
-    that the database refused; it must not raise.
+    when the event loop ended, or that the database refused; it must not raise.
     """
 
     def __init__(
@@ -377,7 +386,7 @@ class PostgresUsageRecorder(UsageRecorder):
         if len(self._writers) < self._pool.max_size:
             writer = loop.create_task(self._write(), context=contextvars.Context())
             self._writers.add(writer)
-            writer.add_done_callback(self._writers.discard)
+            writer.add_done_callback(self._writer_ended)
         # Shielded: a caller that is cancelled leaves its record in good hands.
         return await asyncio.shield(handed.settled)
 
@@ -390,15 +399,30 @@ class PostgresUsageRecorder(UsageRecorder):
     async def _write(self) -> None:
         """Write until nothing is left to be written."""
         while batch := self._next_batch():
-            deadline_s = max(handed.deadline_s for handed in batch)
-            records = b"[" + b",".join(handed.json for handed in batch) + b"]"
             try:
-                await fetch_row(self._pool, _SETTLE, {"records": records.decode()}, deadline_s=deadline_s)
-            except psycopg.Error as error:
-                await self._recover(batch, error)
-            else:
+                await self._write_batch(batch)
+            except asyncio.CancelledError:
+                self._again.append(batch)
+                raise
+
+    async def _write_batch(self, batch: list[_Handed]) -> None:
+        deadline_s = max(handed.deadline_s for handed in batch)
+        records = b"[" + b",".join(handed.json for handed in batch) + b"]"
+        try:
+            await fetch_row(self._pool, _SETTLE, {"records": records.decode()}, deadline_s=deadline_s)
+        except psycopg.Error as error:
+            await self._recover(batch, error)
+        else:
+            for handed in batch:
+                self._settle(handed)
+
+    def _writer_ended(self, writer: asyncio.Task[None]) -> None:
+        self._writers.discard(writer)
+        if writer.cancelled():
+            # Only the end of the event loop cancels a writer, and with it all the others.
+            while batch := self._next_batch():
                 for handed in batch:
-                    self._settle(handed)
+                    self._give_up(handed, "the process ended before the database took it")
 
     def _next_batch(self) -> list[_Handed]:
         """Records that still have time; none when there are none."""
@@ -423,6 +447,10 @@ class PostgresUsageRecorder(UsageRecorder):
             middle = len(batch) // 2
             self._again.extend((batch[:middle], batch[middle:]))
         elif is_held_up:
+            self._again.append(batch)
+        elif error.sqlstate == _POINTS_NOWHERE and batch[0].names_model:
+            # The model may have been deleted since the turn read of it; a session that is gone fails again.
+            batch[0].leave_out_model()
             self._again.append(batch)
         else:
             self._give_up(

@@ -106,6 +106,8 @@ class Exchange:
         self._alarm = _Alarm(self._loop, self._ring)
         self._is_interrupted = False
         self._is_connection_reused = False
+        self.connected_s = self._loop.time()
+        """When there was a connection to write the request to, on the event loop's clock."""
         self.is_sent = False
         """A byte of the request has been written."""
 
@@ -163,10 +165,14 @@ class Exchange:
             self._response.content.set_exception(InterruptedCallError())
 
     def finish(self) -> None:
-        """The answer is complete: give the connection back."""
+        """The answer is complete: give the connection back, unless a clock or an interruption has ended it too."""
         self._alarm.stop()
-        if self._response is not None:
+        if self._response is None:
+            return
+        if self._response.content.exception() is None:
             self._way_out.give_back(self._response)
+        else:
+            self._response.close()
 
     def close(self) -> None:
         """Close the connection at once, unless the answer was read to its end."""
@@ -218,6 +224,7 @@ class Exchange:
 
     def note_connection(self) -> None:
         """There is a connection: from here on it is the first byte that is waited for."""
+        self.connected_s = self._loop.time()
         if self._timeout is not None and not self._timeout.expired():
             self._timeout.reschedule(self._end(self._first_byte_s))
 

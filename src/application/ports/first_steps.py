@@ -50,6 +50,7 @@ class FoundModel:
     """As stored: it can be one that this program does not know."""
     name: str
     prices: Prices
+    has_manual_prices: bool
     supports_tool_calling: bool
     is_new: bool
 
@@ -64,7 +65,7 @@ class FoundBudget:
 
 
 class FirstStepsUnit(Protocol):
-    """Finds rows, and adds those that are missing; what is found stays as it is, but for `bind` and `keep_key`."""
+    """Finds rows, and adds those that are missing; only `price`, `bind` and `keep_key` change what is found."""
 
     def user(self, email: str, name: str | None) -> Found:
         """The user of this address, upper and lower case being the same."""
@@ -90,12 +91,23 @@ class FirstStepsUnit(Protocol):
         """The model of this provider and name."""
         ...
 
+    def price(self, model: FoundModel, prices: Prices, *, by_user_id: UUID | None) -> FoundModel:
+        """Where both prices are 0 still, these take their place, and the change is recorded; else they stay.
+
+        `by_user_id` is who typed them; None: the provider publishes them.
+        """
+        ...
+
     def bound_model(self, workspace_slug: str) -> FoundModel | None:
         """The model that the workspace is bound to, or None."""
         ...
 
     def bind(self, workspace_id: UUID, model_id: UUID, creator_id: UUID) -> None:
         """Bind the workspace to the model, whatever it was bound to."""
+        ...
+
+    def has_budget(self, workspace_slug: str, project_slug: str) -> bool:
+        """Whether there is this project, with a budget."""
         ...
 
     def budget(self, project_id: UUID, limit_micros: int) -> FoundBudget:

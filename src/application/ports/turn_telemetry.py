@@ -3,7 +3,9 @@
 from typing import Protocol
 from uuid import UUID
 
+from domain.binding import BoundModel
 from domain.failure import FailureCode
+from domain.usage import ReportedUsage
 
 
 class TurnTelemetry(Protocol):
@@ -19,6 +21,22 @@ class TurnTelemetry(Protocol):
 
     def credential_unreadable(self, turn_id: UUID, *, workspace_id: UUID) -> None:
         """The owner's key could not be opened: a master key is missing, or the row is damaged."""
+        ...
+
+    def settlement_cut(
+        self,
+        turn_id: UUID,
+        *,
+        session_id: UUID,
+        project_id: UUID,
+        bound: BoundModel,
+        usage: ReportedUsage | None,
+        generation_id: str | None,
+    ) -> None:
+        """The process ended before a call that may be charged was handed to the recorder: it has no row.
+
+        `usage` and `generation_id` are the provider's own, by which the charge can be found there.
+        """
         ...
 
     def internal_failure(self, turn_id: UUID | None, error: BaseException) -> None:

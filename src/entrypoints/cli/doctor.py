@@ -4,25 +4,17 @@ import argparse
 import os
 import stat
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from application.diagnose import Finding, Verdict
 from application.ports.database import DatabaseFailed
+from domain.provider import Provider
 from entrypoints.cli.subcommand import Subcommands, say
-from entrypoints.container import READABLE_ERRORS, Container
-from entrypoints.database import open_database, shown
-from entrypoints.settings import (
-    EXAMPLE_VALUES,
-    JWT_SECRET,
-    MASTER_KEY,
-    SERVICE_TOKEN,
-    Settings,
-    SettingsError,
-    is_loopback,
-    kept_secrets_path,
-    read_settings,
-)
+from entrypoints.settings import Settings, SettingsError, kept_secrets_path, read_settings
 
-_SHORTEST_SECRET = 16
+if TYPE_CHECKING:
+    from entrypoints.container import Container
 
 
 def add_to(commands: Subcommands) -> None:
@@ -46,10 +38,13 @@ def run(_: argparse.Namespace) -> int:
 
 
 def _findings() -> Iterator[Finding]:
+    from entrypoints.container import READABLE_ERRORS  # slow to load: usage is said without it
+    from entrypoints.database import open_database
+
     try:
         settings = read_settings(os.environ)
     except SettingsError as error:
-        yield Finding(Verdict.FAIL, "settings", str(error))
+        yield Finding(Verdict.FAIL, "settings", _sentence(error))
         return
     yield from _secrets(settings)
     try:
@@ -57,31 +52,13 @@ def _findings() -> Iterator[Finding]:
             yield from _stored(container, settings)
     except READABLE_ERRORS as error:
         advice = " See that DATABASE_URL is right and that its server runs." if settings.database_url else ""
-        yield Finding(Verdict.FAIL, "database", f"{' '.join(str(error).split())}{advice}")
+        yield Finding(Verdict.FAIL, "database", f"{_sentence(error)}{advice}")
 
 
 def _secrets(settings: Settings) -> Iterator[Finding]:
-    given = {
-        SERVICE_TOKEN: settings.service_token,
-        JWT_SECRET: settings.jwt_secret,
-        MASTER_KEY: settings.master_key,
-    }
-    exposed = settings.is_production or not is_loopback(settings.host)
-    advice = "set a random one, for example from `openssl rand -hex 32`."
-    for name, secret in given.items():
-        if secret is None:
-            where = advice if settings.is_production else "run `brabo init`, or set it."
-            yield Finding(Verdict.FAIL, "secrets", f"{name} is missing: {where}")
-        elif secret.reveal() in EXAMPLE_VALUES:
-            verdict = Verdict.FAIL if exposed else Verdict.WARN
-            yield Finding(verdict, "secrets", f"{name} holds a value from public examples: {advice}")
-        elif len(secret.reveal()) < _SHORTEST_SECRET:
-            verdict = Verdict.FAIL if settings.is_production else Verdict.WARN
-            yield Finding(
-                verdict, "secrets", f"{name} is shorter than {_SHORTEST_SECRET} characters: {advice}"
-            )
-        else:
-            yield Finding(Verdict.OK, "secrets", f"{name} is set.")
+    for finding in settings.secret_findings():
+        verdict = Verdict.OK if finding.is_good else Verdict.FAIL if finding.forbids_serving else Verdict.WARN
+        yield Finding(verdict, "secrets", finding.text)
     path = kept_secrets_path(settings.data_dir)
     if path.exists() and not settings.is_production:
         if stat.S_IMODE(path.stat().st_mode) & 0o077:
@@ -90,21 +67,39 @@ def _secrets(settings: Settings) -> Iterator[Finding]:
             yield Finding(Verdict.OK, "secrets", f"{path} is for its owner only.")
 
 
-def _stored(container: Container, settings: Settings) -> Iterator[Finding]:
+def _stored(container: "Container", settings: Settings) -> Iterator[Finding]:
+    from entrypoints.database import shown
+
     state = container.locate_database()
     yield Finding(Verdict.OK, "database", f"{shown(container.database_url())} answers.")
     if state.pending:
         at = f"at {state.current}" if state.current else "not migrated"
+        command = "migrate" if settings.database_url else "init"
         yield Finding(
             Verdict.FAIL,
             "migrations",
-            f"the database is {at} and lacks {', '.join(state.pending)}: run `brabo migrate`.",
+            f"the database is {at} and lacks {', '.join(state.pending)}: run `brabo {command}`.",
         )
         return
     adopted = " (made by another program, and adopted)" if state.adopted else ""
     yield Finding(Verdict.OK, "migrations", f"the database is at {state.current}{adopted}, which is current.")
     diagnose = container.diagnose() if settings.master_key else container.diagnose(vault=None)
     try:
-        yield from diagnose()
+        for finding in diagnose():
+            yield _with_hint(finding, settings)
     except DatabaseFailed as error:
-        yield Finding(Verdict.FAIL, "database", str(error))
+        yield Finding(Verdict.FAIL, "database", _sentence(error))
+
+
+def _with_hint(finding: Finding, settings: Settings) -> Finding:
+    """An address without the path it needs answers too, with something else."""
+    base = settings.provider_bases.get(Provider.OPENROUTER, "/api")
+    is_of_openrouter = finding.subject == "provider" and finding.text.startswith(f"{Provider.OPENROUTER}:")
+    if is_of_openrouter and not base.endswith("/api"):
+        return replace(finding, text=f"{finding.text} Check that OPENROUTER_API_BASE ends in /api.")
+    return finding
+
+
+def _sentence(error: Exception) -> str:
+    """On one line, with a full stop."""
+    return f"{' '.join(str(error).split()).removesuffix('.')}."

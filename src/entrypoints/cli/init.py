@@ -10,16 +10,16 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from application.first_steps import DEFAULT_MODEL, FirstSteps, Wishes
 from domain.provider import Provider
 from domain.secret import Secret
 from domain.usage import Prices, to_micros
 from entrypoints.cli.subcommand import Subcommands, say
-from entrypoints.database import open_database
 from entrypoints.settings import (
     SECRET_NAMES,
     SERVICE_TOKEN,
@@ -39,6 +39,8 @@ _DEFAULTS: Final = {
     "project": "First project",
     "agent": "dev-api",
 }
+_Question: TypeAlias = tuple[str, str, Callable[[str], object]]
+"""An option, how it is asked for, and what reads the answer."""
 
 
 def add_to(commands: Subcommands) -> None:
@@ -47,8 +49,8 @@ def add_to(commands: Subcommands) -> None:
         "init",
         description="Make everything a first turn needs: user, workspace, project, session, model, binding, budget, "
         "the provider's key and, where the environment sets none, the secrets. On a terminal it asks for what no "
-        "option names. Run again it finds what is there: only a model that is named, and a key that is given, take "
-        "the place of others.",
+        "option names. Run again it finds what is there: only a model that is named, a key that is given, and "
+        "prices for those of 0 take the place of others.",
     )
     parser.add_argument("--email", type=_email, help=f"the owner's address (default: {_DEFAULTS['email']})")
     parser.add_argument("--name", type=_text, help="the owner's name (default: none)")
@@ -67,7 +69,7 @@ def add_to(commands: Subcommands) -> None:
     parser.add_argument("--input-price", type=_usd, metavar="USD", help=prices)
     parser.add_argument("--output-price", type=_usd, metavar="USD", help="likewise, for output")
     parser.add_argument(
-        "--limit-usd", type=_usd, metavar="USD", help="the project's budget (default: 0, which is no limit)"
+        "--limit-usd", type=_usd, metavar="USD", help="a new project's budget (default: 0, which is no limit)"
     )
     parser.add_argument(
         "--key-env",
@@ -82,27 +84,28 @@ def run(arguments: argparse.Namespace) -> int:
     """Make what is missing, and say how to take a turn."""
     if (arguments.input_price is None) != (arguments.output_price is None):
         arguments.parser.error("--input-price and --output-price go together")
-    if sys.stdin.isatty() and sys.stderr.isatty():
-        _ask(arguments)
+    from entrypoints.database import (
+        open_database,  # its libraries are slow to load: usage is said without them
+    )
+
+    can_ask = sys.stdin.isatty() and sys.stderr.isatty()
+    if can_ask:
+        _ask(arguments, *_QUESTIONS)
     wishes = _wishes(arguments)
     settings = _settings_with_secrets()
     with open_database(settings, say) as container:
         container.upgrade_database(say=say)
-        first_steps = container.take_first_steps()(wishes)
-    _report(first_steps, settings, arguments.agent or _DEFAULTS["agent"])
+        take_first_steps = container.take_first_steps()
+        if can_ask and not take_first_steps.has_budget(wishes.workspace, wishes.project):
+            _ask(arguments, _BUDGET_QUESTION)
+            wishes = replace(wishes, limit_micros=_limit_micros(arguments))
+        first_steps = take_first_steps(wishes)
+    _report(first_steps, settings, arguments)
     return 0
 
 
-def _ask(arguments: argparse.Namespace) -> None:
+def _ask(arguments: argparse.Namespace, *questions: _Question) -> None:
     """Fill in what no option names; an empty answer leaves it open."""
-    questions: tuple[tuple[str, str, Callable[[str], object]], ...] = (
-        ("email", f"Owner's address [{_DEFAULTS['email']}]", _email),
-        ("name", "Owner's name [none]", _text),
-        ("workspace", f"Workspace [{_DEFAULTS['workspace']}]", _text),
-        ("project", f"Project [{_DEFAULTS['project']}]", _text),
-        ("model", f"Model [{DEFAULT_MODEL}, or the one that is bound]", _text),
-        ("limit_usd", "Budget in USD [no limit]", _usd),
-    )
     for option, question, read in questions:
         while getattr(arguments, option) is None:
             print(f"{question}: ", end="", file=sys.stderr, flush=True)
@@ -128,16 +131,24 @@ def _wishes(arguments: argparse.Namespace) -> Wishes:
         provider=provider,
         model=arguments.model,
         prices=prices,
-        limit_micros=to_micros(arguments.limit_usd or Decimal(0)),
+        limit_micros=_limit_micros(arguments),
         api_key=_api_key(provider or Provider.OPENROUTER, arguments.key_env),
     )
+
+
+def _limit_micros(arguments: argparse.Namespace) -> int | None:
+    return None if arguments.limit_usd is None else to_micros(arguments.limit_usd)
+
+
+def _key_variable(provider: Provider) -> str:
+    return f"{provider.upper().replace('-', '_')}_API_KEY"
 
 
 def _api_key(provider: Provider, variable: str | None) -> Secret | None:
     """The provider's key, from the environment or from a prompt that does not show it."""
     if not provider.needs_credential:
         return None
-    text = os.environ.get(variable or f"{provider.upper().replace('-', '_')}_API_KEY", "")
+    text = os.environ.get(variable or _key_variable(provider), "")
     source = variable or "the environment"
     if not text.strip():
         if variable is not None:
@@ -166,7 +177,11 @@ def _settings_with_secrets() -> Settings:
         kept = read_kept_secrets(settings.data_dir)
         missing = [name for name in SECRET_NAMES if not (os.environ.get(name) or kept.get(name))]
         if missing:
-            keep_secrets(settings.data_dir, {**kept, **{name: secrets.token_urlsafe(32) for name in missing}})
+            made = {name: secrets.token_urlsafe(32) for name in missing}
+            try:
+                keep_secrets(settings.data_dir, {**kept, **made})
+            except OSError as error:
+                raise _unusable(settings.data_dir, error) from None
             say(f"made {', '.join(missing)}, kept in {kept_secrets_path(settings.data_dir)}")
     return read_settings(os.environ)
 
@@ -174,8 +189,11 @@ def _settings_with_secrets() -> Settings:
 @contextmanager
 def _alone_with_secrets(data_dir: Path) -> Iterator[None]:
     """Two that make secrets at once would each seal with their own."""
-    data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    folder = os.open(data_dir, os.O_RDONLY)
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder = os.open(data_dir, os.O_RDONLY)
+    except OSError as error:
+        raise _unusable(data_dir, error) from None
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
         yield
@@ -183,7 +201,14 @@ def _alone_with_secrets(data_dir: Path) -> Iterator[None]:
         os.close(folder)
 
 
-def _report(first_steps: FirstSteps, settings: Settings, agent: str) -> None:
+def _unusable(data_dir: Path, error: OSError) -> SettingsError:
+    return SettingsError(
+        f"The data directory {data_dir} cannot be used ({error.strerror}): see who owns it and whether there is room, "
+        "or set BRABO_DATA_DIR to another one."
+    )
+
+
+def _report(first_steps: FirstSteps, settings: Settings, arguments: argparse.Namespace) -> None:
     for step in first_steps.steps:
         print(f"{step.thing:<10}  {step.change:<13}  {step.description}")
     for warning in first_steps.warnings:
@@ -191,6 +216,13 @@ def _report(first_steps: FirstSteps, settings: Settings, agent: str) -> None:
     print(f"\nworkspace  {first_steps.workspace_id}")
     print(f"project    {first_steps.project_id}")
     print(f"session    {first_steps.session_id}")
+    if provider := first_steps.missing_key:
+        named = "" if provider is Provider.OPENROUTER else ", with --provider and --model"
+        print(
+            f"\nNo turn will work yet: put the key for {provider} into {_key_variable(provider)} and run `brabo init` "
+            f"again{named}."
+        )
+        return
     print("\nServe with `brabo serve`, and take a turn from another terminal:\n")
     if not os.environ.get(SERVICE_TOKEN):
         path = shlex.quote(str(kept_secrets_path(settings.data_dir).resolve()))
@@ -202,14 +234,14 @@ def _report(first_steps: FirstSteps, settings: Settings, agent: str) -> None:
     body = json.dumps(
         {
             "projectId": str(first_steps.project_id),
-            "agentId": agent,
+            "agentId": arguments.agent or _DEFAULTS["agent"],
             "messages": [{"role": "user", "content": "Say hello in one sentence."}],
         }
     )
     headers = f'-H "X-Brabo-Service-Token: ${SERVICE_TOKEN}" -H "Content-Type: application/json"'
-    print(f"curl {headers} -d {shlex.quote(body)} {turn}")
+    print(f"curl -w '\\n' {headers} -d {shlex.quote(body)} {turn}")
     print("\nThe same as a stream:\n")
-    print(f"curl -N {headers} -d {shlex.quote(body)} {turn}-stream")
+    print(f"curl -N -w '\\n' {headers} -d {shlex.quote(body)} {turn}-stream")
 
 
 def _text(text: str) -> str:
@@ -240,3 +272,14 @@ def _usd(text: str) -> Decimal:
     if usd and not to_micros(usd):
         raise argparse.ArgumentTypeError(f"{text.strip()} is less than the smallest amount, 0.000001")
     return usd
+
+
+_QUESTIONS: Final[tuple[_Question, ...]] = (
+    ("email", f"Owner's address [{_DEFAULTS['email']}]", _email),
+    ("name", "Owner's name [none]", _text),
+    ("workspace", f"Workspace [{_DEFAULTS['workspace']}]", _text),
+    ("project", f"Project [{_DEFAULTS['project']}]", _text),
+    ("model", f"Model [{DEFAULT_MODEL}, or the one that is bound]", _text),
+)
+_BUDGET_QUESTION: Final[_Question] = ("limit_usd", "Budget in USD [no limit]", _usd)
+"""Of a project that has none yet, which only the database knows."""

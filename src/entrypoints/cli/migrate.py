@@ -2,11 +2,13 @@
 
 import argparse
 import os
+from typing import TYPE_CHECKING
 
 from entrypoints.cli.subcommand import Subcommands, say
-from entrypoints.container import Container
-from entrypoints.database import open_database, shown
 from entrypoints.settings import read_settings
+
+if TYPE_CHECKING:
+    from entrypoints.container import Container
 
 
 def add_to(commands: Subcommands) -> None:
@@ -28,19 +30,24 @@ def add_to(commands: Subcommands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Migrate, and say where the database was and is."""
+    from entrypoints.database import open_database, shown  # slow to load: usage is said without it
+
     with open_database(read_settings(os.environ), say) as container:
-        print(f"{shown(container.database_url())} is {_place(container)}")
+        before = _place(container)
+        print(f"{shown(container.database_url())} is {before}")
         if arguments.where:
             return 0
         if arguments.down is None:
             container.upgrade_database(say=say)
         else:
             container.downgrade_database(arguments.down, say=say)
-        print(f"now it is {_place(container)}")
+        after = _place(container)
+        if after != before:
+            print(f"now it is {after}")
     return 0
 
 
-def _place(container: Container) -> str:
+def _place(container: "Container") -> str:
     state = container.locate_database()
     at = f"at {state.current}" if state.current else "not migrated"
     rest = f"to come: {', '.join(state.pending)}" if state.pending else "current"

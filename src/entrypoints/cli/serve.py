@@ -7,7 +7,7 @@ import sys
 from entrypoints.cli.subcommand import Subcommands, say
 from entrypoints.container import READABLE_ERRORS, Container
 from entrypoints.database import open_database, shown
-from entrypoints.http.server import serve
+from entrypoints.http.server import listen, serve
 from entrypoints.settings import read_settings
 
 
@@ -30,13 +30,16 @@ def run(arguments: argparse.Namespace) -> int:
         {**os.environ, **{name: text for name, text in given.items() if text is not None}}
     )
     settings.require_secrets()
-    with open_database(settings, say) as container:
+    with listen(settings) as listener, open_database(settings, say) as container:
         if settings.database_url is None:
             container.upgrade_database(say=say)
         else:
             _warn_unless_current(container)
-        say(f"serving on {settings.host} port {settings.port}, with {shown(container.database_url())}")
-        return serve(container)
+        host, port = listener.getsockname()[:2]
+        say(
+            f"serving on http://{f'[{host}]' if ':' in host else host}:{port}, with {shown(container.database_url())}"
+        )
+        return serve(container, listener)
 
 
 def _warn_unless_current(container: Container) -> None:

@@ -25,7 +25,7 @@ _BUDGET_OF: Final = {
 }
 
 _PROVIDER_FAILURES: Final = {
-    FailureCode.CONNECTION: "A conexão com o provider {provider} caiu antes do fim da resposta",
+    FailureCode.CONNECTION: "A conexão com o provider {provider} falhou",
     FailureCode.TIMEOUT: "O provider {provider} não respondeu a tempo",
     FailureCode.UPSTREAM: "O provider {provider} falhou",
     FailureCode.RATE_LIMIT: "O provider {provider} pediu para esperar antes de uma nova chamada",

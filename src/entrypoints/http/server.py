@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import signal
+import socket
 from collections.abc import Generator
 from typing import Final
 
@@ -16,10 +17,14 @@ from entrypoints.drain import Drain
 from entrypoints.http.app import create_app
 from entrypoints.http.presentations import Patience
 from entrypoints.logs import configure_logs
+from entrypoints.settings import Settings, SettingsError
 
 _KEPT_CONNECTION_S: Final = 630
 """Engines keep idle connections and never repeat a POST: 10 minutes at least, and more than a proxy in front of us."""
 _LAST_CONNECTIONS_S: Final = 1
+_BACKLOG: Final = 2048
+_CUT_OFF_S: Final = 0.5
+"""What a request that is cut off may take to notice."""
 
 _log: Final = structlog.get_logger("brabo.server")
 
@@ -58,6 +63,18 @@ class DrainingServer(uvicorn.Server):
         grace_s = 0.0 if number is signal.SIGINT else self._grace_s
         _log.info("draining", signal=number.name, grace_s=grace_s, drain_s=self._drain_s)
         self._draining = asyncio.create_task(self._leave_in_order(grace_s))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close; after a second signal, with the requests that came since then cut off too."""
+        await super().shutdown(sockets)
+        left = list(self.server_state.tasks)
+        if self.force_exit and left:
+            # Here, and not with the rest of the loop's tasks: a turn that is cut off begins its settlement only then,
+            # which the end of the loop must find among its tasks to have it told of.
+            for task in left:
+                if not task.cancelling():
+                    task.cancel()
+            await asyncio.wait(left, timeout=_CUT_OFF_S)
 
     async def _leave_in_order(self, grace_s: float) -> None:
         await self._drain.run(grace_s=grace_s, drain_s=self._drain_s)
@@ -98,8 +115,21 @@ def make_server(container: Container, patience: Patience | None = None) -> Drain
     return DrainingServer(config, drain, grace_s=settings.drain_grace_s, drain_s=settings.drain_s)
 
 
-def serve(container: Container) -> int:
-    """Serve until told to leave; the process's exit status."""
+def listen(settings: Settings) -> socket.socket:
+    """The listening socket of these settings. Raises SettingsError when their address is not to be had."""
+    try:
+        (family, *_, address), *_ = socket.getaddrinfo(
+            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        return socket.create_server((str(address[0]), int(address[1])), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise SettingsError(
+            f"BRABO_HOST {settings.host} with BRABO_PORT {settings.port} is no address to listen on: {error.strerror}."
+        ) from None
+
+
+def serve(container: Container, listener: socket.socket) -> int:
+    """Serve on the socket until told to leave; the process's exit status."""
     configure_logs()
     settings = container.settings()
     server = make_server(container)
@@ -110,7 +140,7 @@ def serve(container: Container) -> int:
     with contextlib.ExitStack() as stack:
         if settings.metrics_address is not None:
             stack.enter_context(container.telemetry().serve(*settings.metrics_address))
-        server.run()
+        server.run([listener])
     # Collecting what the whole process holds takes half a second of the few that are left before a kill.
     gc.freeze()
     return 0 if server.started else 1

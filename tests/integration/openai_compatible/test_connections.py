@@ -285,7 +285,11 @@ async def test_a_refusal_that_has_no_end_costs_nothing_whoever_ends_it(
     assert failed(stream) == (refused if how == "interrupt" else None, False)
 
 
-@pytest.mark.parametrize("more", [SAID, b'data: {"usage":{"prompt_tokens":3,"completion_tokens":0}}\n\n'])
+@pytest.mark.parametrize(
+    "more",
+    [SAID, b'data: {"usage":{"prompt_tokens":3,"completion_tokens":0}}\n\n'],
+    ids=["content", "usage"],
+)
 async def test_an_error_beside_content_or_usage_may_be_charged(
     upstream: RawUpstream, way_out: WayOut, more: bytes
 ) -> None:

@@ -713,7 +713,9 @@ CALLS: Final = [
     Row(
         oddity="two ids that differ in half a surrogate pair",
         body=b"".join(
-            b"data: " + json.dumps(choice({"tool_calls": [part(i, f"c{half}", "list", "{}")]})).encode() + b"\n\n"
+            b"data: "
+            + json.dumps(choice({"tool_calls": [part(i, f"c{half}", "list", "{}")]})).encode()
+            + b"\n\n"
             for i, half in enumerate(("\ud800", "\ud801"))
         )
         + DONE,
@@ -1245,7 +1247,7 @@ IN_STREAM: Final = [
         oddity="half a surrogate pair in an error",
         charged=False,
         code=FailureCode.UPSTREAM,
-        detail="a b",
+        detail="a b — ?",
         body=b"data: " + json.dumps(error(None, "a\ud800b", metadata={"raw": "\ud800"})).encode() + b"\n\n",
     ),
     Row(

@@ -429,6 +429,50 @@ async def test_closing_before_a_silent_database_ends_in_time(
         assert await handed is False
 
 
+async def test_what_the_end_of_the_loop_cuts_off_is_told_of(world: PostgresWorld) -> None:
+    world.add_budget(BudgetEntry(BudgetScope.PROJECT, world.project_id, 1_000))
+    in_a_statement, queued_behind_it = usages = [usage_of(world, 1) for _ in range(2)]
+    unrecorded: list[TokenUsage] = []
+
+    async def settle() -> None:
+        async with write_pool(world.database_url, size=1) as pool:
+            recorder = PostgresUsageRecorder(pool, on_unrecorded=unrecorded.append)
+            first = asyncio.ensure_future(recorder.record(in_a_statement))
+            await asyncio.sleep(0.2)
+            await asyncio.gather(first, recorder.record(queued_behind_it))
+
+    async def process() -> None:
+        settling = asyncio.ensure_future(settle())
+        await asyncio.wait({settling}, timeout=0.4)
+        assert not settling.done()
+
+    with psycopg.connect(world.database_url) as holder, capture_logs() as logs:
+        holder.execute("SELECT id FROM budgets FOR UPDATE")
+        await asyncio.to_thread(asyncio.run, process())
+
+    assert {usage.id for usage in unrecorded} == {usage.id for usage in usages}
+    told = [line for line in logs if line["event"] == "usage_unrecorded"]
+    assert {line["id"] for line in told} == {str(usage.id) for usage in usages}
+    assert {line["reason"] for line in told} == {"the process ended before the database took it"}
+    assert {line["cost_micros"] for line in told} == {1}
+
+
+async def test_a_record_outlives_its_model_and_not_its_session(world: PostgresWorld) -> None:
+    world.add_budget(BudgetEntry(BudgetScope.PROJECT, world.project_id, 1_000))
+    orphan = usage_of(world, 7, model_id=uuid4())
+    lost = usage_of(world, 8, model_id=uuid4(), session_id=uuid4())
+
+    with capture_logs() as logs:
+        results = await asyncio.gather(*map(world.recorder.record, [usage_of(world, 1), orphan, lost]))
+
+    assert results == [True, True, False]
+    assert world.rows()[orphan.id]["model_id"] is None
+    assert world.budget(BudgetScope.PROJECT, world.project_id).spent_micros == 8
+    assert world.unrecorded == [lost]
+    (told,) = [line for line in logs if line["event"] == "usage_unrecorded"]
+    assert (told["id"], told["cost_micros"], told["model_id"]) == (str(lost.id), 8, str(lost.model_id))
+
+
 @pytest.mark.parametrize("text", ["with\0nul", "with \ud800 alone"])
 async def test_what_a_text_column_cannot_hold_costs_no_record(world: PostgresWorld, text: str) -> None:
     usage = usage_of(world, generation_id=text, upstream_provider=text, resolved_model_name=text)

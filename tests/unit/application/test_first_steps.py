@@ -95,6 +95,49 @@ def test_the_second_run_finds_everything_and_asks_no_provider(
     assert catalogue.asked == [Provider.OPENROUTER]
 
 
+def test_a_limit_that_an_older_one_stands_before_is_warned_of(take_first_steps: TakeFirstSteps) -> None:
+    assert not take_first_steps.has_budget(WISHES.workspace, WISHES.project)
+    take_first_steps(replace(WISHES, limit_micros=2_000_000))
+
+    [warning] = take_first_steps(WISHES).warnings
+    assert warning.startswith("--limit-usd 5 was not applied: the project already has a budget of 2 USD.")
+    assert take_first_steps.has_budget(WISHES.workspace, WISHES.project)
+    for unnamed_or_same in (None, 2_000_000):
+        assert not take_first_steps(replace(WISHES, limit_micros=unnamed_or_same)).warnings
+
+
+@pytest.mark.parametrize("typed", [None, Prices(3, 4)])
+def test_prices_that_could_not_be_had_are_taken_later(
+    take_first_steps: TakeFirstSteps,
+    installation: InMemoryInstallation,
+    catalogue: InMemoryCatalogue,
+    typed: Prices | None,
+) -> None:
+    lists, catalogue.lists = catalogue.lists, {}
+    take_first_steps(WISHES)
+    [warning] = take_first_steps(WISHES).warnings
+    assert "still count as 0" in warning
+    catalogue.lists = lists
+    late = take_first_steps(replace(WISHES, prices=typed))
+    model = installation.bound_model("main")
+
+    assert not late.warnings
+    assert model is not None
+    assert (model.prices, model.has_manual_prices) == (typed or OFFER.prices, typed is not None)
+
+
+def test_prices_for_a_model_that_has_some_are_warned_of(
+    take_first_steps: TakeFirstSteps, installation: InMemoryInstallation
+) -> None:
+    take_first_steps(WISHES)
+    [warning] = take_first_steps(replace(WISHES, prices=Prices(3, 4))).warnings
+    model = installation.bound_model("main")
+
+    assert "were not applied" in warning
+    assert model is not None
+    assert model.prices == OFFER.prices
+
+
 def test_a_workspace_that_is_bound_stays_so_unless_a_model_is_named(
     take_first_steps: TakeFirstSteps, installation: InMemoryInstallation
 ) -> None:

@@ -62,6 +62,7 @@ class Heard(TurnTelemetry):
         self.ended: list[FailureCode | None] = []
         self.left = 0
         self.unreadable = 0
+        self.cut: list[tuple[UUID, ReportedUsage | None]] = []
         self.internal: list[BaseException] = []
 
     def turn_ended(self, turn_id: UUID, *, failure: FailureCode | None, duration_s: float) -> None:
@@ -72,6 +73,18 @@ class Heard(TurnTelemetry):
 
     def credential_unreadable(self, turn_id: UUID, *, workspace_id: UUID) -> None:
         self.unreadable += 1
+
+    def settlement_cut(
+        self,
+        turn_id: UUID,
+        *,
+        session_id: UUID,
+        project_id: UUID,
+        bound: BoundModel,
+        usage: ReportedUsage | None,
+        generation_id: str | None,
+    ) -> None:
+        self.cut.append((turn_id, usage))
 
     def internal_failure(self, turn_id: UUID | None, error: BaseException) -> None:
         self.internal.append(error)
@@ -293,6 +306,48 @@ async def test_leaving_while_the_row_is_written_does_not_undo_it(
 
     assert running.cancelled()
     assert len(rig.ledger.usages) == 1
+
+
+@pytest.mark.parametrize("usage", [None, USAGE], ids=["being counted", "not begun"])
+async def test_a_settlement_cut_before_the_recorder_has_it_is_told_of(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, usage: ReportedUsage | None
+) -> None:
+    async def never(_: object, texts: object) -> int:
+        await asyncio.Event().wait()
+        return 0
+
+    monkeypatch.setattr(WordTokenEstimator, "count", never)
+    rig.provider.will_say("um", usage=usage)
+    turn = await rig.admit()
+    events = turn.events()
+    await anext(events)
+    ending = asyncio.ensure_future(anext(events))
+    while not rig.pipeline._settlements:
+        await asyncio.sleep(0)
+    if usage is None:
+        await asyncio.sleep(0.01)
+
+    (settlement,) = rig.pipeline._settlements
+    settlement.cancel()
+    await asyncio.wait({settlement, ending})
+    await events.aclose()
+
+    assert rig.heard.cut == [(turn.id, usage)]
+    assert ending.cancelled()
+
+
+async def test_a_settlement_cut_after_it_is_the_recorders_to_tell_of(
+    rig: Rig, slow_recorder: SlowRecorder
+) -> None:
+    rig.provider.will_say("um", usage=USAGE)
+    running = asyncio.create_task(rig.run())
+    await slow_recorder.is_asked.wait()
+
+    (settlement,) = rig.pipeline._settlements
+    settlement.cancel()
+    await asyncio.wait({running})
+
+    assert rig.heard.cut == []
 
 
 async def test_leaving_closes_the_call_and_leaves_the_settlement_running(rig: Rig) -> None:

@@ -157,6 +157,13 @@ def test_contents_are_in_no_repr() -> None:
             assert delta is not None
             assert delta.tool_calls
             calls.add_parts(delta.tool_calls)
-            shown = (frame, choice, delta, delta.reasoning_details, delta.tool_calls[0].function, vars(calls))
+            shown = (
+                frame,
+                choice,
+                delta,
+                delta.reasoning_details,
+                delta.tool_calls[0].function,
+                vars(calls)["_calls"],
+            )
             assert "private" not in repr(shown)
             assert {name.split("(")[0] for name in map(repr, shown[:3])} == {"Frame", "Choice", "Delta"}

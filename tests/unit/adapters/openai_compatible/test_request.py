@@ -131,7 +131,6 @@ def test_every_provider_of_the_dialect_is_in_the_table() -> None:
     ("provider", "base", "url"),
     [
         (Provider.OPENROUTER, "http://127.0.0.1:9/api/", "http://127.0.0.1:9/api/v1/chat/completions"),
-        (Provider.OLLAMA, "127.0.0.1:11434", "http://127.0.0.1:11434/v1/chat/completions"),
         (Provider.OLLAMA, "https://box", "https://box/v1/chat/completions"),
         (Provider.TOGETHER, "https://t.example/v2", "https://t.example/v2/chat/completions"),
     ],

@@ -1,0 +1,80 @@
+"""What the environment may hold, and which secrets a server may start with."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from domain.provider import Provider
+from entrypoints.settings import SettingsError, is_loopback, read_settings
+
+RANDOM = "a-random-secret-of-the-tests"
+EXAMPLE = "dev-master-key-change-me"
+SECRETS = {"BRABO_SERVICE_TOKEN": RANDOM, "AUTH_JWT_SECRET": RANDOM, "CREDENTIALS_MASTER_KEY": RANDOM}
+NAMES = (*SECRETS, "BRABO_SERVICE_TOKEN_PREVIOUS", "CREDENTIALS_MASTER_KEY_PREVIOUS")
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("value", "where", "said"),
+    [
+        (EXAMPLE, {"BRABO_HOST": "0.0.0.0"}, "public examples"),
+        (EXAMPLE, {"BRABO_HOST": "127.example.com"}, "public examples"),
+        (EXAMPLE, {"BRABO_ENV": "production"}, "public examples"),
+        ("fifteen-letters", {"NODE_ENV": "production"}, "shorter than 16"),
+    ],
+)
+def test_no_server_starts_with_a_weak_secret(name: str, value: str, where: dict[str, str], said: str) -> None:
+    settings = read_settings({**SECRETS, name: value, **where})
+
+    with pytest.raises(SettingsError, match=f"^{name} .*{said}") as refused:
+        settings.require_secrets()
+
+    assert value not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("value", [EXAMPLE, "short"])
+def test_on_loopback_a_weak_secret_serves_for_a_try(name: str, value: str) -> None:
+    read_settings({**SECRETS, name: value, "BRABO_HOST": "127.0.0.2"}).require_secrets()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_secret_that_is_no_text_is_named(name: str) -> None:
+    program = "import os; from entrypoints.settings import read_settings; read_settings(os.environ)"
+    environ = {**os.environb, name.encode(): b"not-utf-8-\xff-but-long-enough"}
+    ran = subprocess.run(
+        [sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=False
+    )
+
+    assert f"SettingsError: {name} is not valid UTF-8" in ran.stderr
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
+def test_loopback_addresses(host: str) -> None:
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize(
+    "host", ["127.example.com", "127.0.0.1.example.com", "0.0.0.0", "::", "10.0.0.1", "box"]
+)
+def test_other_addresses(host: str) -> None:
+    assert not is_loopback(host)
+
+
+@pytest.mark.parametrize(
+    ("given", "base"),
+    [
+        ("127.0.0.1:11434", "http://127.0.0.1:11434"),
+        ("box", "http://box"),
+        ("https://box/", "https://box"),
+    ],
+)
+def test_ollamas_address_may_lack_its_scheme(given: str, base: str) -> None:
+    assert read_settings({"OLLAMA_HOST": given}).provider_bases == {Provider.OLLAMA: base}
+
+
+def test_no_other_address_may() -> None:
+    with pytest.raises(SettingsError, match="TOGETHER_BASE_URL"):
+        read_settings({"TOGETHER_BASE_URL": "box:80"})
