@@ -129,7 +129,10 @@ def listen(settings: Settings) -> socket.socket:
 
 
 def serve(container: Container, listener: socket.socket) -> int:
-    """Serve on the socket until told to leave; the process's exit status."""
+    """Serve on the socket until told to leave; the process's exit status.
+
+    Raises SettingsError when the metrics address is not to be had.
+    """
     configure_logs()
     settings = container.settings()
     server = make_server(container)
@@ -139,7 +142,12 @@ def serve(container: Container, listener: socket.socket) -> int:
     gc.set_threshold(50_000, 20, 50)
     with contextlib.ExitStack() as stack:
         if settings.metrics_address is not None:
-            stack.enter_context(container.telemetry().serve(*settings.metrics_address))
+            try:
+                stack.enter_context(container.telemetry().serve(*settings.metrics_address))
+            except OSError as error:
+                raise SettingsError(
+                    f"BRABO_METRICS_ADDR is no address to listen on: {error.strerror}."
+                ) from None
         server.run([listener])
     # Collecting what the whole process holds takes half a second of the few that are left before a kill.
     gc.freeze()

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 from adapters.in_memory.ledger import AreaEntry, BudgetEntry
@@ -51,7 +52,7 @@ async def take_turns_in_two_processes(world: PostgresWorld) -> list[int]:
 
 async def test_the_sum_is_exact_and_each_threshold_comes_once(database_url: str) -> None:
     # No commit reaches from one threshold to the next.
-    steps = zip(THRESHOLDS_PERCENT, THRESHOLDS_PERCENT[1:], strict=False)
+    steps = pairwise(THRESHOLDS_PERCENT)
     nearest_micros = min(LIMIT_MICROS * (later - sooner) // 100 for sooner, later in steps)
     assert nearest_micros > COMMITTED_TOGETHER_MAX * COST_MICROS
 

@@ -43,7 +43,7 @@ def test_on_loopback_a_weak_secret_serves_for_a_try(name: str, value: str) -> No
 @pytest.mark.parametrize("name", NAMES)
 def test_a_secret_that_is_no_text_is_named(name: str) -> None:
     program = "import os; from entrypoints.settings import read_settings; read_settings(os.environ)"
-    environ = {**os.environb, name.encode(): b"not-utf-8-\xff-but-long-enough"}
+    environ = {**os.environ, name: "not-utf-8-\udcff-but-long-enough"}
     ran = subprocess.run(
         [sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=False
     )
