@@ -1,3 +1,4 @@
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -5,6 +6,12 @@ import pytest
 from tests.support.postgres import Databases, server_url
 
 pytest_plugins = ("tests.support.recordings_plugin",)
+
+
+def pytest_configure() -> None:
+    # A shell that runs us in the background ignores Ctrl-C on our behalf, and so would every process that tests start.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
