@@ -222,9 +222,9 @@ def _number(value: object, unit_ms: int) -> float | None:
 def _until(value: str | None, now: datetime) -> float | None:
     try:
         date = parsedate_to_datetime(value or "")
-    except ValueError:
+        return ((date if date.tzinfo else date.replace(tzinfo=UTC)) - now).total_seconds() * 1000
+    except (ValueError, OverflowError):
         return None
-    return ((date if date.tzinfo else date.replace(tzinfo=UTC)) - now).total_seconds() * 1000
 
 
 def _object(holder: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -98,6 +98,7 @@ class _Stream(ChatStream):
         self._interruption: FailureCode | None = None
         self._failure: TurnFailure | None = None
         self._has_unknown_fate = True
+        self._has_dropped_frames = False
         self._is_over = False
         self._is_left = False
 
@@ -260,7 +261,11 @@ class _Stream(ChatStream):
             return False
         if b"\n" in data and not self._body.is_document:
             return any(self._take(line) for line in data.split(b"\n"))  # frames that only a line end parts
-        _log.warning("provider_frame_dropped", provider=self._call.provider, frame_bytes=len(data))
+        if (
+            not self._has_dropped_frames
+        ):  # one line a call: a provider that sends nothing else would fill the log
+            self._has_dropped_frames = True
+            _log.warning("provider_frame_dropped", provider=self._call.provider, frame_bytes=len(data))
         self._on_dropped_frame(self._call.provider)
         return False
 

@@ -20,6 +20,7 @@ class EventSplitter:
         self._longest_event_bytes = longest_event_bytes
         self._line: list[bytes] = []
         self._data: list[bytes] = []
+        self._data_bytes = 0
         self._held_bytes = 0
         self._is_after_cr = False
         self._is_first_line = True
@@ -47,7 +48,7 @@ class EventSplitter:
             lines[0] = b"".join((*self._line, lines[0]))
             self._line.clear()
         events = self._end_lines(lines)
-        self._held_bytes = sum(map(len, self._data))
+        self._held_bytes = self._data_bytes
         self._hold(rest)
         return events
 
@@ -75,12 +76,16 @@ class EventSplitter:
                 if data:
                     events.append(data[0] if len(data) == 1 else b"\n".join(data))
                     data.clear()
+                    self._data_bytes = 0
             elif line.startswith(b"data: "):
                 data.append(line[6:])
+                self._data_bytes += len(line)
             elif line.startswith(b"data:"):
                 data.append(line[5:])
+                self._data_bytes += len(line)
             elif line.startswith(b":"):
                 self.comments += 1
             elif line == b"data":
                 data.append(b"")
+                self._data_bytes += len(line)
         return events

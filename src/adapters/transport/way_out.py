@@ -126,6 +126,7 @@ class Exchange:
             if self.is_sent or not self._is_connection_reused:
                 raise
             self._response = await self._wait(self._post(), connect_s)
+        _wake_when_closed(self._response)
         return self._response.status, self._response.headers
 
     async def read(self, silence_s: float) -> bytes:
@@ -299,6 +300,24 @@ class _Upload:
             raise StopAsyncIteration
         self._written += 1
         return self._blocks[self._written - 1]
+
+
+def _wake_when_closed(response: aiohttp.ClientResponse) -> None:
+    """Let whoever reads the answer know that its connection is gone.
+
+    aiohttp forgets its reader when the framing of an answer breaks in the middle, and only closes the connection.
+    """
+    protocol = response.connection.protocol if response.connection is not None else None
+    closed = protocol.closed if protocol is not None else None
+    if closed is None:
+        return
+
+    def wake(done: asyncio.Future[None]) -> None:
+        done.exception()  # asked for, so that nobody is told that it was not
+        if not response.content.is_eof() and response.content.exception() is None:
+            response.content.set_exception(aiohttp.ServerDisconnectedError())
+
+    closed.add_done_callback(wake)
 
 
 async def _note_reuse(_session: aiohttp.ClientSession, context: SimpleNamespace, _params: object) -> None:

@@ -427,6 +427,20 @@ async def test_text_that_came_before_a_reset_stays(upstream: RawUpstream, way_ou
     assert failed(stream) == (FailureCode.CONNECTION, True)
 
 
+async def test_broken_framing_in_the_middle_is_an_end_at_once(upstream: RawUpstream, way_out: WayOut) -> None:
+    async def act(wire: Wire) -> None:
+        await wire.send(head() + chunked(SAID, is_ended=False), pause_s=0.05)
+        await wire.send(b"zzz\r\nxx", pause_s=0.05)
+        await asyncio.sleep(5)
+
+    upstream.will(act)
+    stream = Caller(upstream.url, way_out).call()
+
+    async with asyncio.timeout(2):
+        assert await read(stream) == ["Pong"]
+    assert failed(stream) == (FailureCode.CONNECTION, True)
+
+
 async def test_what_goes_out_with_a_request(
     upstream: RawUpstream, way_out: WayOut, monkeypatch: pytest.MonkeyPatch
 ) -> None:

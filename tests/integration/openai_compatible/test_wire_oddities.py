@@ -1433,6 +1433,13 @@ REFUSED: Final = [
         headers={"Retry-After": "1.5"},
         retry_after_ms=1500,
     ),
+    _refused(
+        "429 with a Retry-After date beyond all calendars",
+        "429 Too Many Requests",
+        error(429),
+        FailureCode.RATE_LIMIT,
+        headers={"Retry-After": "Mon, 01 Jan 99999999999999999999 00:00:00 GMT"},
+    ),
     _refused("504", "504 Gateway Timeout", error(504), FailureCode.UPSTREAM),
     _refused("524", "524 A Timeout Occurred", error(524), FailureCode.TIMEOUT),
     _refused("529", "529 Overloaded", error(529), FailureCode.UPSTREAM),

@@ -45,7 +45,9 @@ def test_counts_comments() -> None:
 
 
 @pytest.mark.parametrize(
-    "part", [b"x" * 99, b"data: " + b"x" * 93 + b"\n"], ids=["one line", "many data lines"]
+    "part",
+    [b"x" * 99, b"data: " + b"x" * 93 + b"\n", b"data:\n" * 20],
+    ids=["one line", "many data lines", "many empty data lines"],
 )
 def test_holds_no_more_than_it_was_told_to(part: bytes) -> None:
     splitter = EventSplitter(longest_event_bytes=1000)
