@@ -54,14 +54,14 @@ async def request_body(call: ChatCall, profile: ProviderProfile) -> Sequence[byt
     return body.blocks()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class _WireCall:
     id: str
     name: str
     arguments: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class _WireMessage:
     role: str
     content: str
