@@ -117,8 +117,14 @@ class ToolCalls:
         if part.index is not None or part.id or not self._calls or position > 0:
             return None
         last = self._calls[-1]
-        is_repetition = said == last.name and _parsed_object("".join(last.arguments)) is None
+        is_repetition = said == last.name and not _is_whole(last.arguments)
         return last if not said or is_repetition else None
+
+
+def _is_whole(fragments: Sequence[str]) -> bool:
+    """Whether they make an object. Joined and parsed only if they end like one: else each fragment would cost all."""
+    end = next((fragment.rstrip() for fragment in reversed(fragments) if fragment.strip()), "")
+    return end.endswith("}") and _parsed_object("".join(fragments)) is not None
 
 
 def _parsed(text: str) -> dict[str, Any] | None:
