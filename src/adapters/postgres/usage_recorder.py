@@ -349,11 +349,21 @@ class _Handed:
         self.names_model = False
 
 
+@dataclass(slots=True, eq=False)
+class _Batch:
+    """Records that are written together. `held_up`: the one project that all of them belong to."""
+
+    records: list[_Handed]
+    held_up: UUID | None = None
+
+
 class PostgresUsageRecorder(UsageRecorder):
     """Writes together what is handed over while earlier writes are under way, on a pool that somebody else opens.
 
-    `on_unrecorded` is told of every record that was not known to be committed `patience_s` after it was handed over, or
-    when the event loop ended, or that the database refused; it must not raise.
+    Projects that are held up by somebody's lock are written one by one, at most one write of each at a time and never
+    by all the writers, so that they hold up no other. `on_unrecorded` is told of every record that was not known to
+    be committed `patience_s` after it was handed over, or when the event loop ended, or that the database refused; it
+    must not raise.
     """
 
     def __init__(
@@ -363,8 +373,11 @@ class PostgresUsageRecorder(UsageRecorder):
         self._on_unrecorded = on_unrecorded
         self._patience_s = patience_s
         self._handed: deque[_Handed] = deque()
-        self._again: deque[list[_Handed]] = deque()
+        self._again: deque[_Batch] = deque()
         """Batches, or halves of them, that failed and are to be tried again."""
+        self._held_up: dict[UUID, deque[_Handed]] = {}
+        """Records of the projects that are held up, or may be; the longest untried first."""
+        self._held_up_under_way: set[UUID] = set()
         self._writers: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
@@ -383,10 +396,7 @@ class PostgresUsageRecorder(UsageRecorder):
             handed.deadline_s, self._give_up, handed, "the database did not take it in time"
         )
         self._handed.append(handed)
-        if len(self._writers) < self._pool.max_size:
-            writer = loop.create_task(self._write(), context=contextvars.Context())
-            self._writers.add(writer)
-            writer.add_done_callback(self._writer_ended)
+        self._start_writer()
         # Shielded: a caller that is cancelled leaves its record in good hands.
         return await asyncio.shield(handed.settled)
 
@@ -395,6 +405,12 @@ class PostgresUsageRecorder(UsageRecorder):
         self._is_closed = True
         while self._writers:
             await asyncio.wait(self._writers)
+
+    def _start_writer(self) -> None:
+        if len(self._writers) < self._pool.max_size:
+            writer = asyncio.get_running_loop().create_task(self._write(), context=contextvars.Context())
+            self._writers.add(writer)
+            writer.add_done_callback(self._writer_ended)
 
     async def _write(self) -> None:
         """Write until nothing is left to be written."""
@@ -405,56 +421,94 @@ class PostgresUsageRecorder(UsageRecorder):
                 self._again.append(batch)
                 raise
 
-    async def _write_batch(self, batch: list[_Handed]) -> None:
-        deadline_s = max(handed.deadline_s for handed in batch)
-        records = b"[" + b",".join(handed.json for handed in batch) + b"]"
+    async def _write_batch(self, batch: _Batch) -> None:
+        deadline_s = max(handed.deadline_s for handed in batch.records)
+        records = b"[" + b",".join(handed.json for handed in batch.records) + b"]"
         try:
             await fetch_row(self._pool, _SETTLE, {"records": records.decode()}, deadline_s=deadline_s)
         except psycopg.Error as error:
-            await self._recover(batch, error)
+            self._let_go(batch, is_held_up=error.sqlstate in _HELD_UP)
+            await self._recover(batch.records, error)
         else:
-            for handed in batch:
+            self._let_go(batch, is_held_up=False)
+            for handed in batch.records:
                 self._settle(handed)
 
     def _writer_ended(self, writer: asyncio.Task[None]) -> None:
         self._writers.discard(writer)
         if writer.cancelled():
             # Only the end of the event loop cancels a writer, and with it all the others.
+            self._held_up_under_way.clear()
             while batch := self._next_batch():
-                for handed in batch:
+                self._let_go(batch, is_held_up=False)
+                for handed in batch.records:
                     self._give_up(handed, "the process ended before the database took it")
 
-    def _next_batch(self) -> list[_Handed]:
-        """Records that still have time; none when there are none."""
+    def _next_batch(self) -> _Batch | None:
+        """Records that still have time; None when there are none, or none that may be tried now."""
         while self._again:
-            if batch := [handed for handed in self._again.popleft() if not handed.settled.done()]:
-                return batch
-        batch = []
-        while self._handed and len(batch) < _BATCH_MAX:
+            again = self._again.popleft()
+            again.records = [handed for handed in again.records if not handed.settled.done()]
+            if again.records:
+                return again
+        fresh: list[_Handed] = []
+        while self._handed and len(fresh) < _BATCH_MAX:
             handed = self._handed.popleft()
-            if not handed.settled.done():
-                batch.append(handed)
-        return batch
+            if handed.settled.done():
+                continue
+            if (aside := self._held_up.get(handed.usage.project_id)) is not None:
+                aside.append(handed)
+            else:
+                fresh.append(handed)
+        return _Batch(fresh) if fresh else self._next_held_up()
 
-    async def _recover(self, batch: list[_Handed], error: psycopg.Error) -> None:
-        """Decide what becomes of a batch that failed; every writer may take up what is left of it."""
-        is_held_up = error.sqlstate in _HELD_UP
-        if error.sqlstate in _TRY_AGAIN_WHOLE or is_connection_failure(error):
+    def _next_held_up(self) -> _Batch | None:
+        # One writer at least is there for everybody else.
+        if len(self._held_up_under_way) >= max(1, self._pool.max_size - 1):
+            return None
+        for project in [project for project in self._held_up if project not in self._held_up_under_way]:
+            waiting = self._held_up.pop(project)
+            batch = _Batch([], held_up=project)
+            while waiting and len(batch.records) < _BATCH_MAX:
+                handed = waiting.popleft()
+                if not handed.settled.done():
+                    batch.records.append(handed)
+            if batch.records:
+                self._held_up[project] = waiting
+                self._held_up_under_way.add(project)
+                return batch
+        return None
+
+    def _let_go(self, batch: _Batch, *, is_held_up: bool) -> None:
+        """The write of a project that was held up has ended; unless it still is, its records go with all the others."""
+        if batch.held_up is not None:
+            self._held_up_under_way.discard(batch.held_up)
+            if not is_held_up:
+                self._handed.extendleft(reversed(self._held_up.pop(batch.held_up, ())))
+
+    async def _recover(self, records: list[_Handed], error: psycopg.Error) -> None:
+        """Decide what becomes of records whose write failed; every writer may take up what is left of them."""
+        if error.sqlstate in _HELD_UP:
+            # Some project's budget or area is locked, and it does not say whose.
+            for handed in reversed(records):
+                self._held_up.setdefault(handed.usage.project_id, deque()).appendleft(handed)
+            for _ in range(min(len(self._held_up), self._pool.max_size)):
+                self._start_writer()
+        elif error.sqlstate in _TRY_AGAIN_WHOLE or is_connection_failure(error):
             await asyncio.sleep(_PAUSE_S)
-            self._again.append(batch)
-        elif len(batch) > 1:
-            # One record is at fault, or waits for a lock, and must not take its neighbours with it.
-            middle = len(batch) // 2
-            self._again.extend((batch[:middle], batch[middle:]))
-        elif is_held_up:
-            self._again.append(batch)
-        elif error.sqlstate == _POINTS_NOWHERE and batch[0].names_model:
+            self._again.append(_Batch(records))
+        elif len(records) > 1:
+            # One record is at fault, and must not take its neighbours with it.
+            middle = len(records) // 2
+            self._again.extend((_Batch(records[:middle]), _Batch(records[middle:])))
+        elif error.sqlstate == _POINTS_NOWHERE and records[0].names_model:
             # The model may have been deleted since the turn read of it; a session that is gone fails again.
-            batch[0].leave_out_model()
-            self._again.append(batch)
+            records[0].leave_out_model()
+            self._again.append(_Batch(records))
         else:
             self._give_up(
-                batch[0], f"the database refused it: {error.diag.message_primary} (SQLSTATE {error.sqlstate})"
+                records[0],
+                f"the database refused it: {error.diag.message_primary} (SQLSTATE {error.sqlstate})",
             )
 
     def _settle(self, handed: _Handed) -> None:

@@ -304,6 +304,34 @@ async def test_a_locked_budget_holds_up_its_own_turns_only(world: PostgresWorld)
     assert world.budget(BudgetScope.PROJECT, world.project_id).spent_micros == len(rows)
 
 
+async def test_a_long_lock_costs_no_other_project_a_record(world: PostgresWorld) -> None:
+    world.add_budget(BudgetEntry(BudgetScope.PROJECT, world.project_id, 10**6))
+    others = [world.add_project() for _ in range(30)]
+    sessions = {project: world.add_session(project) for project in others}
+    settling = []
+
+    async with recorder_on(world.database_url, patience_s=PATIENCE_S * 4) as (recorder, unrecorded):
+        with psycopg.connect(world.database_url) as holder:
+            holder.execute("SELECT id FROM budgets WHERE project_id = %s FOR UPDATE", (world.project_id,))
+            until_s = time.monotonic() + 3
+            while time.monotonic() < until_s:
+                settling += [recorder.record(usage_of(world, 1)) for _ in range(2)]
+                settling += [
+                    recorder.record(usage_of(world, 1, project_id=project, session_id=session))
+                    for project, session in sessions.items()
+                ]
+                settling = [asyncio.ensure_future(one) for one in settling]
+                await asyncio.sleep(0.1)
+        await asyncio.gather(*settling)
+        last = usage_of(world, 1)
+        assert await recorder.record(last)  # the lock is gone, and so is what it held up
+
+    assert {usage.project_id for usage in unrecorded} == {world.project_id}
+    assert world.budget(BudgetScope.PROJECT, world.project_id).spent_micros == len(
+        [row for row in world.rows().values() if row["session_id"] == world.session_id]
+    )
+
+
 async def test_a_lock_that_is_released_in_time_costs_no_record(world: PostgresWorld) -> None:
     world.add_budget(BudgetEntry(BudgetScope.PROJECT, world.project_id, 1_000))
 
