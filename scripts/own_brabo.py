@@ -29,6 +29,7 @@ BRABO: Final = Path(sys.executable).with_name("brabo")
 SHOWN_LOG_LINES: Final = 20
 START_PATIENCE_S: Final = 60.0
 STOP_PATIENCE_S: Final = 10.0
+_ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _INHERITED: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR")
 """Nothing else of the caller's environment is seen: a DATABASE_URL in it names a database that is not ours."""
 
@@ -159,6 +160,7 @@ def own_brabo(openrouter_base: str | None = None) -> Iterator[OwnBrabo]:
     PostgreSQL ourselves and leave last, so that it stops even where another member had to be killed.
     """
     with ExitStack() as stack:
+        stack.enter_context(_signals_as_before())
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="brabo-")))
         environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
         environment["BRABO_DATA_DIR"] = str(folder)
@@ -182,12 +184,22 @@ def _leave(number: int, _frame: FrameType | None) -> NoReturn:
 
 
 @contextmanager
+def _signals_as_before() -> Iterator[None]:
+    handlers = {number: signal.getsignal(number) for number in _ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
 def _undisturbed_at_the_end() -> Iterator[None]:
     """Once the block has ended, no further signal interrupts what clears up after it, which is bounded in time."""
     try:
         yield
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in _ENDING:
             signal.signal(number, signal.SIG_IGN)
 
 

@@ -200,6 +200,14 @@ async def test_real_says_which_call_the_service_charged_otherwise(start: Start, 
     assert "the bill 0.001 USD" in printed
 
 
+def test_its_end_leaves_signals_as_they_were() -> None:
+    ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in ending]
+    with own_brabo():
+        pass
+    assert [signal.getsignal(number) for number in ending] == before
+
+
 def test_a_stage_that_fails_shows_what_was_said(tmp_path: Path) -> None:
     with (
         own_brabo("ftp://nowhere") as brabo,

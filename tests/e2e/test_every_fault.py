@@ -20,6 +20,10 @@ CLOCKS = {
 }
 
 
+PACES = {"delay-accept": 100, "delay-headers": 100, "delay-first-token": 100, "split-bytes": 0}
+"""In ms. These end well, however slow the machine is next to the clocks above."""
+
+
 async def stream_faults(simulator: Simulator) -> list[dict[str, Any]]:
     async with http_client() as client:
         listed = (await client.get(f"{simulator.control_url}/_faults")).json()["faults"]
@@ -69,7 +73,8 @@ async def test_both_routes_answer_every_fault_alike_and_the_books_hold(
 
     async def answered(fault: str, stream: bool) -> Answered:
         mark = f"{fault}-{stream}"
-        simulator.script({"fault": fault, "mark": f"[mark:{mark}]"})
+        paced = f"{fault};ms={PACES[fault]}" if fault in PACES else fault
+        simulator.script({"fault": paced, "mark": f"[mark:{mark}]"})
         messages = [{"role": "user", "content": f"Leia a.ts [mark:{mark}]"}]
         async with at_once:
             return await take_turn(
