@@ -63,6 +63,10 @@ class DatabaseProxy:
         except OSError:
             writer.close()
             return
+        if self._server is None:  # stopped meanwhile
+            writer.close()
+            database_writer.close()
+            return
         self._writers |= {writer, database_writer}
         for source, sink in ((reader, database_writer), (database_reader, writer)):
             pump = asyncio.create_task(self._pump(source, sink))
