@@ -1,5 +1,6 @@
 """What is not a turn gets its status, costs nothing and leaves nothing behind."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -7,10 +8,11 @@ from uuid import uuid4
 
 import pytest
 
+from entrypoints.http.protocol import MAX_HEAD_BYTES
 from entrypoints.simulator import Simulator
 from tests.support.brabo_data import World, create_world
 from tests.support.engine import TOOLS, ledger, post, request_body, take_turn
-from tests.support.live import LiveApi, environment, live_api
+from tests.support.live import HEADERS, LiveApi, environment, live_api
 
 ROUTES = pytest.mark.parametrize("stream", [False, True], ids=["json", "stream"])
 
@@ -173,3 +175,111 @@ async def test_without_a_database_a_turn_is_503_and_nothing_is_sent(
     assert int(got.headers["retry-after"]) > 0
     assert "secreta" not in got.raw.decode()
     assert simulator.requests() == []
+
+
+def head_of(size_bytes: int) -> bytes:
+    """A request for `healthz` with a head of that size."""
+    start = b"GET /healthz HTTP/1.1\r\nHost: brabo\r\nX: "
+    return start + b"x" * (size_bytes - len(start) - 4) + b"\r\n\r\n"
+
+
+async def exchanged(api: LiveApi, *parts: bytes, pause_s: float = 0.01) -> bytes:
+    """Everything that comes back for these bytes until the api hangs up, or for a second."""
+    host, port = api.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    received = bytearray()
+    try:
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+            await asyncio.sleep(pause_s)
+        async with asyncio.timeout(1):
+            while piece := await reader.read(65536):
+                received += piece
+        received += b"(hung up)"
+    except TimeoutError:
+        pass
+    finally:
+        writer.close()
+    return bytes(received)
+
+
+def is_problem(received: bytes, status: int) -> bool:
+    head, _, rest = received.partition(b"\r\n\r\n")
+    lines = head.split(b"\r\n")
+    assert lines[0].startswith(b"HTTP/1.1 %d " % status), received[:500]
+    assert b"content-type: application/problem+json" in lines
+    assert b"connection: close" in lines
+    assert any(line.startswith(b"date: ") for line in lines)
+    body = rest.removesuffix(b"(hung up)")
+    assert b"content-length: %d" % len(body) in lines
+    assert json.loads(body)["status"] == status
+    return rest.endswith(b"(hung up)")
+
+
+@pytest.mark.parametrize("cut", [1, 30_000, MAX_HEAD_BYTES])
+async def test_a_head_has_64_kib_at_most(api: LiveApi, cut: int) -> None:
+    largest, larger = head_of(MAX_HEAD_BYTES), head_of(MAX_HEAD_BYTES + 1)
+
+    assert (await exchanged(api, largest[:cut], largest[cut:])).startswith(b"HTTP/1.1 200 ")
+    # the second request of a connection as well, and the head right before a body
+    assert (await exchanged(api, largest, largest)).count(b"HTTP/1.1 200 ") == 2
+    assert is_problem(await exchanged(api, larger[:cut], larger[cut:]), 431)
+    second = await exchanged(api, largest, larger)
+    assert is_problem(second[second.rindex(b"HTTP/1.1") :], 431)
+
+
+@pytest.mark.parametrize(
+    "start", [b"GET /healthz HTTP/1.1\r\nX: ", b"GET /", b"GET / HTTP/1.1\r\n" + b"a: b\r\n"]
+)
+async def test_a_head_without_end_is_431_and_not_kept(api: LiveApi, start: bytes) -> None:
+    repeated = b"x" * 2**20 if not start.endswith(b"\r\n") else b"a: b\r\n" * 200_000
+
+    assert is_problem(await exchanged(api, start, *[repeated] * 8, pause_s=0), 431)
+
+
+async def test_trailers_and_the_framing_of_chunks_are_bounded_too(api: LiveApi, world: World) -> None:
+    url = api.turn_url(world.session_id).removeprefix(api.url)
+    head = f"POST {url} HTTP/1.1\r\nHost: brabo\r\nTransfer-Encoding: chunked\r\n".encode()
+    head += "".join(f"{name}: {value}\r\n" for name, value in HEADERS.items()).encode() + b"\r\n"
+    content = json.dumps(request_body(world)).encode()
+    chunk = b"%x\r\n%b\r\n" % (len(content) // 2, content[: len(content) // 2])
+
+    for endless in (b"0\r\nX: ", b"5;"):
+        assert is_problem(await exchanged(api, head + chunk + endless, b"x" * 2**20), 431)
+
+
+async def test_a_large_body_right_behind_its_head_is_no_head(
+    api: LiveApi, simulator: Simulator, world: World
+) -> None:
+    url = api.turn_url(world.session_id).removeprefix(api.url)
+    content = json.dumps(request_body(world, messages=[{"role": "user", "content": "x" * 300_000}])).encode()
+    head = f"POST {url} HTTP/1.1\r\nHost: brabo\r\nContent-Length: {len(content)}\r\n".encode()
+    head += "".join(f"{name}: {value}\r\n" for name, value in HEADERS.items()).encode() + b"\r\n"
+
+    assert (await exchanged(api, head + content)).startswith(b"HTTP/1.1 200 ")
+    assert len(simulator.requests()) == 1
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"hello\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nX\r\n\r\n",
+        b"GET /\x00 HTTP/1.1\r\n\r\n",
+        b"\x16\x03\x01" * 9,
+    ],
+)
+async def test_what_is_no_http_is_a_400(api: LiveApi, content: bytes) -> None:
+    assert is_problem(await exchanged(api, content), 400)
+
+
+async def test_a_broken_body_is_a_400_and_ends_its_request(
+    api: LiveApi, world: World, database_url: str
+) -> None:
+    url = api.turn_url(world.session_id).removeprefix(api.url)
+    head = f"POST {url} HTTP/1.1\r\nHost: brabo\r\nTransfer-Encoding: chunked\r\n".encode()
+    head += "".join(f"{name}: {value}\r\n" for name, value in HEADERS.items()).encode() + b"\r\n"
+
+    assert is_problem(await exchanged(api, head + b"2\r\n{}\r\n", b"zzz\r\n"), 400)
+    assert ledger(database_url, world) == []

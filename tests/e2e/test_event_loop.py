@@ -1,5 +1,7 @@
 """Nothing blocks the event loop: a probe ticks in it, in a process of its own, while something large goes through."""
 
+import asyncio
+import contextlib
 import json
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -94,6 +96,25 @@ async def test_no_gap_over_100_ms_while_something_large_goes_through(
             too_long[name] = report
     print()
     assert too_long == {}
+
+
+async def test_no_gap_over_100_ms_for_a_header_without_end(probed_api: ServedApi) -> None:
+    host, port = probed_api.url.removeprefix("http://").split(":")
+    await probed(probed_api)
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"GET /healthz HTTP/1.1\r\nX-Large: ")
+    with contextlib.suppress(ConnectionError):
+        for _ in range(64):
+            writer.write(b"x" * MIB)
+            await writer.drain()
+    report = await probed(probed_api)
+    async with asyncio.timeout(10):
+        answer = await reader.read()
+    writer.close()
+
+    print(f"\na header of 64 MiB: {said(report)}")
+    assert answer.startswith(b"HTTP/1.1 431 ")
+    assert report["largest_gap_ms"] < LONGEST_GAP_MS
 
 
 async def test_a_handler_that_sleeps_trips_the_probe(probed_api: ServedApi) -> None:

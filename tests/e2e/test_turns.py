@@ -327,8 +327,7 @@ async def test_health_and_description(api: LiveApi) -> None:
         (media,) = operation["responses"]["200"]["content"].values()
         assert media["examples"]
         assert operation["requestBody"]["content"]["application/json"]["examples"]
-        assert {parameter["name"] for parameter in operation["parameters"]} == {
-            "session_id",
-            "X-Brabo-Service-Token",
-        }
+        assert {parameter["name"] for parameter in operation["parameters"]} == {"session_id"}
+        assert operation["security"] == [{"serviceToken": []}]
+    assert schema["components"]["securitySchemes"]["serviceToken"]["name"] == "X-Brabo-Service-Token"
     assert json.dumps(schema)

@@ -7,6 +7,7 @@ from adapters.openai_compatible import frames
 from adapters.openai_compatible.frames import Choice, Delta, Frame, UsagePart
 from adapters.openai_compatible.text import Pieces
 from adapters.openai_compatible.tool_calls import ToolCalls
+from adapters.transport.names import storable_name
 from domain.step import CalledTool
 from domain.usage import ReportedUsage, TokenCounts
 
@@ -52,7 +53,12 @@ class Answer:
             self.error = frame.error
         if frame.usage is not None and (usage := _usage(frame.usage, self._states_charge)) is not None:
             self.usage = usage
-        self._take_names(frame)
+        if (
+            frame.model != self.resolved_model
+            or frame.provider != self.upstream_provider
+            or self.generation_id is None
+        ):
+            self._take_names(frame)
         pieces: list[str] = []
         for choice in frame.choices or ():
             if not choice.index:
@@ -86,11 +92,11 @@ class Answer:
 
     def _take_names(self, frame: Frame) -> None:
         if self.generation_id is None and frame.id:
-            self.generation_id = frames.name(frame.id)
+            self.generation_id = storable_name(frame.id)
         if frame.model and frame.model != self.resolved_model:
-            self.resolved_model = frames.name(frame.model) or self.resolved_model
+            self.resolved_model = storable_name(frame.model) or self.resolved_model
         if frame.provider and frame.provider != self.upstream_provider:
-            self.upstream_provider = frames.name(frame.provider) or self.upstream_provider
+            self.upstream_provider = storable_name(frame.provider) or self.upstream_provider
 
     def _take_choice(self, choice: Choice, pieces: list[str]) -> None:
         self.has_choices = True

@@ -1,7 +1,6 @@
 """What the dialect sends, as far as it is read: typed and fast first, forgiving where that does not work."""
 
 import json
-import re
 from collections.abc import Iterable
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
@@ -10,11 +9,13 @@ import msgspec
 
 from adapters.openai_compatible.text import whole_characters
 
-_LONGEST_NAME: Final = 200
 _MAX_COUNT: Final = 2**31 - 1
 _MAX_CHARGE_USD: Final = 1_000_000
 _LONGEST_NUMBER: Final = 100
-_UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
+_LARGE_BYTES: Final = 1024 * 1024
+"""A frame of more is decoded only if its types fit and its values are few: it would hold the event loop."""
+_MOST_VALUES: Final = 1_000_000
+"""Of a large frame; a model's longest answer is far from having so many, its text's own commas included."""
 
 
 class _Unseen(msgspec.Struct):
@@ -108,17 +109,22 @@ _decoder: Final = msgspec.json.Decoder(Frame)
 
 
 def read_frame(data: bytes) -> Frame | None:
-    """The frame, or None for what is no JSON object. Types that do not fit count as not said."""
+    """The frame, or None for what is no JSON object, or too much of one. Types that do not fit count as not said."""
+    if not data.startswith(b"{"):
+        return None
+    is_large = len(data) > _LARGE_BYTES
+    if is_large and data.count(b",") + data.count(b"[") + data.count(b"{") > _MOST_VALUES:
+        return None
     try:
         frame = _decoder.decode(data)
     except (msgspec.DecodeError, RecursionError):
         pass
     else:
         return _unwrapped(frame) if isinstance(frame.provider, dict) else frame
+    if is_large:
+        return None
     try:
-        document = json.loads(
-            data.decode("utf-8", "replace"), strict=False, parse_float=_Number, parse_constant=_no_number
-        )
+        document = _forgiving_decoder.decode(data.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
         return None
     return _unwrapped(_frame(document)) if isinstance(document, dict) else None
@@ -143,13 +149,6 @@ def count(value: float | None) -> int | None:
     return int(value)
 
 
-def name(value: object) -> str | None:
-    """A name of the provider's, fit to be stored: no NUL, no surrogate, 200 characters at most, or None."""
-    if not isinstance(value, str):
-        return None
-    return _UNSTORABLE.sub("", value[: 2 * _LONGEST_NAME])[:_LONGEST_NAME] or None
-
-
 class _Number(float):
     """A float that remembers its text."""
 
@@ -161,6 +160,9 @@ class _Number(float):
 
 def _no_number(_constant: str) -> None:
     """NaN and the infinities are no JSON."""
+
+
+_forgiving_decoder: Final = json.JSONDecoder(strict=False, parse_float=_Number, parse_constant=_no_number)
 
 
 def _unwrapped(frame: Frame) -> Frame:

@@ -1,9 +1,10 @@
 """Chat over the OpenAI-compatible dialect."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from io import BytesIO
 from typing import Final, Self
 
 import structlog
@@ -14,6 +15,7 @@ from adapters.openai_compatible.body import AnswerBody
 from adapters.openai_compatible.errors import error_in, failure_of
 from adapters.openai_compatible.profiles import ProviderProfile
 from adapters.openai_compatible.request import request_body
+from adapters.transport.names import storable_name
 from adapters.transport.sse import EventTooLongError
 from adapters.transport.way_out import (
     ClockExpiredError,
@@ -21,17 +23,25 @@ from adapters.transport.way_out import (
     Exchange,
     InterruptedCallError,
     WayOut,
+    fits_a_header,
 )
 from application.ports.llm_provider import ChatCall, ChatOutcome, ChatStream, LLMProvider
 from domain.failure import FailureCode, TurnFailure
 from domain.provider import Provider
-from domain.secret import Secret
 from domain.step import CalledTool
 
 _log: Final = structlog.get_logger("brabo.provider")
 
 _LONGEST_ERROR_BYTES: Final = 1024 * 1024
+_MOST_DROPPED_FRAMES: Final = 10_000
+"""Who sends more in one answer is not understood any more."""
+_LONGEST_STEP_S: Final = 0.01
+"""Frames that came together are taken in for this long before others get their turn."""
 _DONE: Final = b"[DONE]"
+
+
+class _UnreadableAnswerError(Exception):
+    """The answer is in an encoding that was not asked for, or too many of its frames could not be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +108,7 @@ class _Stream(ChatStream):
         self._interruption: FailureCode | None = None
         self._failure: TurnFailure | None = None
         self._has_unknown_fate = True
-        self._has_dropped_frames = False
+        self._dropped_frames = 0
         self._is_over = False
         self._is_left = False
 
@@ -168,7 +178,7 @@ class _Stream(ChatStream):
                 cause=type(broken.__cause__).__name__,
             )
             self._break_off(FailureCode.CONNECTION)
-        except EventTooLongError:
+        except (EventTooLongError, _UnreadableAnswerError):
             is_cancelled = False
             self._fail(FailureCode.BAD_ANSWER)
         finally:
@@ -177,11 +187,10 @@ class _Stream(ChatStream):
 
     async def _begin(self) -> None:
         profile, key, provider = self._profile, self._call.api_key, self._call.provider
-        if key and not _fits_a_header(key):
+        if key and not fits_a_header(key):
             return self._refuse(TurnFailure(FailureCode.AUTH, provider=provider))
         blocks = await request_body(self._call, profile)
-        if self._interruption is not None or self._is_left:
-            raise InterruptedCallError
+        self._check_interruption()
         self._exchange = Exchange(
             self._way_out,
             profile.chat_url,
@@ -192,8 +201,10 @@ class _Stream(ChatStream):
         )
         status, headers = await self._exchange.send(self._clocks.connect_s)
         self._quiet_s = asyncio.get_running_loop().time() - self._exchange.connected_s
-        self._answer.generation_id = frames.name(headers.get("X-Generation-Id"))
+        self._answer.generation_id = storable_name(headers.get("X-Generation-Id"))
         if status < 300:
+            if headers.get("Content-Encoding", "identity").strip().lower() not in ("", "identity"):
+                raise _UnreadableAnswerError
             return None
         self._has_unknown_fate = False
         said = error_in(await self._error_body(self._exchange))
@@ -236,11 +247,14 @@ class _Stream(ChatStream):
         loop = asyncio.get_running_loop()
         limit_s = self._clocks.after_finish_s if self._answer.is_finished else self._clocks.idle_s
         started_s = loop.time()
-        received = await exchange.read(max(0.0, limit_s - self._quiet_s))
-        self._quiet_s += loop.time() - started_s
-        for data in self._body.feed(received) if received else self._body.finish():
+        received = await exchange.read(limit_s - self._quiet_s)
+        events = self._body.feed(received) if received else self._body.finish()
+        if not events:
+            self._quiet_s += loop.time() - started_s
+        else:
             self._quiet_s = 0.0
-            if self._take(data):
+            # Most reads bring one frame, and no more.
+            if not (len(events) == 1 and self._take(events[0])) and await self._take_all(events):
                 exchange.finish()
                 return self._end()
         if self._body.is_page:
@@ -249,25 +263,45 @@ class _Stream(ChatStream):
         return None if received else self._end_of_body(exchange)
 
     def _take(self, data: bytes) -> bool:
-        """Take a frame in; whether it is the last."""
-        data = data.strip()
-        if data == _DONE:
-            return True
-        if not data:
-            return False
+        """Take a frame in; whether it is one."""
         frame = frames.read_frame(data)
-        if frame is not None:
-            self._pieces.extend(self._answer.add(frame))
+        if frame is None:
             return False
-        if b"\n" in data and not self._body.is_document:
-            return any(self._take(line) for line in data.split(b"\n"))  # frames that only a line end parts
-        if (
-            not self._has_dropped_frames
-        ):  # one line a call: a provider that sends nothing else would fill the log
-            self._has_dropped_frames = True
-            _log.warning("provider_frame_dropped", provider=self._call.provider, frame_bytes=len(data))
-        self._on_dropped_frame(self._call.provider)
+        self._pieces += self._answer.add(frame)
+        return True
+
+    async def _take_all(self, events: Iterable[bytes]) -> bool:
+        """Take frames in; whether the last of the answer is among them. However many, others get their turn."""
+        loop = asyncio.get_running_loop()
+        step_end_s = loop.time() + _LONGEST_STEP_S
+        for event in events:
+            data = event.strip()
+            if data == _DONE:
+                return True
+            if self._take(data):
+                pass
+            elif b"\n" in data and not self._body.is_document:
+                if await self._take_all(BytesIO(data)):  # frames that only a line end parts
+                    return True
+            elif data:
+                self._drop(data)
+            if loop.time() >= step_end_s:
+                await asyncio.sleep(0)
+                self._check_interruption()
+                step_end_s = loop.time() + _LONGEST_STEP_S
         return False
+
+    def _drop(self, data: bytes) -> None:
+        if not self._dropped_frames:  # one line a call: a provider that sends nothing else would fill the log
+            _log.warning("provider_frame_dropped", provider=self._call.provider, frame_bytes=len(data))
+        self._dropped_frames += 1
+        self._on_dropped_frame(self._call.provider)
+        if self._dropped_frames > _MOST_DROPPED_FRAMES:
+            raise _UnreadableAnswerError
+
+    def _check_interruption(self) -> None:
+        if self._interruption is not None or self._is_left:
+            raise InterruptedCallError
 
     def _end_of_body(self, exchange: Exchange) -> None:
         if self._answer.is_finished or self._body.is_document or not self._body.is_stream:
@@ -333,7 +367,3 @@ class _Stream(ChatStream):
         if self._answer.has_content or self._answer.usage is not None:
             return True
         return self._has_unknown_fate and not self._answer.has_error
-
-
-def _fits_a_header(key: Secret) -> bool:
-    return key.reveal().isascii() and key.reveal().isprintable()

@@ -23,6 +23,9 @@ _BREATH_BYTES: Final = 512 * 1024
 _ENTRY_BYTES: Final = 512
 """What an entry counts for beside its text, so that many small ones make room for others too."""
 
+_MANY: Final = 100
+"""Messages encoded at once."""
+
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -34,17 +37,15 @@ async def request_body(call: ChatCall, profile: ProviderProfile) -> Sequence[byt
         + _encode(call.model)
         + b',"stream":true,"stream_options":{"include_usage":true},"messages":['
     )
-    is_first = True
-    for message in _wire_messages(call.messages):
-        body.put(b"" if is_first else b",")
-        is_first = False
-        await _put_message(body, message)
+    await _put_messages(body, call.messages)
     body.put(b"]")
     if call.tools:
         for position, tool in enumerate(call.tools):
             function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
-            body.put(b"," if position else b',"tools":[')
-            body.put(await _json({"type": "function", "function": function}))
+            body.put(
+                (b"," if position else b',"tools":[')
+                + await _json({"type": "function", "function": function})
+            )
             await body.breathe()
         body.put(b"]")
     extras = dict(profile.body)
@@ -54,14 +55,14 @@ async def request_body(call: ChatCall, profile: ProviderProfile) -> Sequence[byt
     return body.blocks()
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(slots=True, repr=False)
 class _WireCall:
     id: str
     name: str
     arguments: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(slots=True, repr=False)
 class _WireMessage:
     role: str
     content: str
@@ -121,6 +122,56 @@ def _wire_messages(messages: Sequence[Message]) -> Iterator[_WireMessage]:
         yield from block.messages()
 
 
+async def _put_messages(body: "_Body", messages: Sequence[Message]) -> None:
+    """Small ones many at a time, which costs a fifth; what is long goes slice by slice."""
+    small: list[dict[str, Any]] = []
+    characters = 0
+
+    async def put_small() -> None:
+        nonlocal characters
+        if small:
+            body.put_entry(_encode(small)[1:-1])
+            await body.breathe(len(small))
+            small.clear()
+            characters = 0
+
+    for message in _wire_messages(messages):
+        encodable = _small(message)
+        if encodable is None:
+            await put_small()
+            body.put_entry(b"")
+            await _put_message(body, message)
+            continue
+        small.append(encodable)
+        characters += len(message.content)
+        characters += sum(len(call["function"]["arguments"]) for call in encodable.get("tool_calls", ()))
+        if characters > _SLICE or len(small) >= _MANY:
+            await put_small()
+    await put_small()
+
+
+def _small(message: _WireMessage) -> dict[str, Any] | None:
+    """The message as it is encoded together with others; None where it is too long, or nests too deep, for that."""
+    if len(message.content) > _SLICE:
+        return None
+    if not message.calls:
+        if message.call_id is None:
+            return {"role": message.role, "content": message.content}
+        return {"role": message.role, "content": message.content, "tool_call_id": message.call_id}
+    calls = []
+    for call in message.calls:
+        if any(isinstance(value, str) and len(value) > _SLICE for value in call.arguments.values()):
+            return None
+        try:
+            arguments = _encode(call.arguments).decode()
+        except RecursionError:
+            return None
+        calls.append(
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
+        )
+    return {"role": message.role, "content": message.content or None, "tool_calls": calls}
+
+
 async def _put_message(body: "_Body", message: _WireMessage) -> None:
     body.put(b'{"role":' + _encode(message.role) + b',"content":')
     if message.calls and not message.content:
@@ -171,6 +222,7 @@ class _Body:
         self._blocks: list[bytes] = []
         self._block = bytearray()
         self._since_breath = 0
+        self._has_entries = False
 
     def put(self, encoded: bytes) -> None:
         """Add JSON as it is."""
@@ -179,6 +231,11 @@ class _Body:
         if len(self._block) >= _BLOCK_BYTES:
             self._blocks.append(bytes(self._block))
             self._block.clear()
+
+    def put_entry(self, encoded: bytes) -> None:
+        """Add entries of the list of messages, and the comma before them."""
+        self.put(b"," + encoded if self._has_entries else encoded)
+        self._has_entries = True
 
     async def put_text(self, text: str) -> None:
         """Add a JSON string."""
@@ -195,9 +252,9 @@ class _Body:
             self.put(_encode(text[start : start + _SLICE])[1:-1])
             await self.breathe()
 
-    async def breathe(self) -> None:
+    async def breathe(self, entries: int = 1) -> None:
         """Let the event loop turn, when there was much since the last time."""
-        self._since_breath += _ENTRY_BYTES
+        self._since_breath += entries * _ENTRY_BYTES
         if self._since_breath > _BREATH_BYTES:
             self._since_breath = 0
             await asyncio.sleep(0)

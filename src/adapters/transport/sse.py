@@ -13,13 +13,14 @@ class EventSplitter:
     """Cuts a stream of bytes into the data of its events.
 
     Lines end with LF, CRLF or CR and with nothing else, wherever the bytes were cut. The `data` lines of one event are
-    joined by LF; comments and other fields carry nothing. Memory and time are linear in the bytes.
+    joined by LF; comments and other fields carry nothing. Memory and time are linear in the bytes, however short the
+    lines.
     """
 
     def __init__(self, *, longest_event_bytes: int) -> None:
         self._longest_event_bytes = longest_event_bytes
         self._line: list[bytes] = []
-        self._data: list[bytes] = []
+        self._data: bytes | bytearray | None = None
         self._data_bytes = 0
         self._held_bytes = 0
         self._is_after_cr = False
@@ -33,6 +34,9 @@ class EventSplitter:
         Raises:
             EventTooLongError: an event under way has outgrown the limit.
         """
+        if self._held_bytes == 0 and _is_one_event(received) and not self._is_after_cr:
+            self._is_first_line = False
+            return [received[6:-2]]
         if self._is_after_cr and received:
             self._is_after_cr = False
             received = received.removeprefix(b"\n")
@@ -70,22 +74,38 @@ class EventSplitter:
             self._is_first_line = False
             lines[0] = lines[0].removeprefix(_BYTE_ORDER_MARK)
         events: list[bytes] = []
-        data = self._data
         for line in lines:
             if not line:
-                if data:
-                    events.append(data[0] if len(data) == 1 else b"\n".join(data))
-                    data.clear()
+                if self._data is not None:
+                    events.append(bytes(self._data))
+                    self._data = None
                     self._data_bytes = 0
             elif line.startswith(b"data: "):
-                data.append(line[6:])
-                self._data_bytes += len(line)
+                self._add(line[6:], len(line))
             elif line.startswith(b"data:"):
-                data.append(line[5:])
-                self._data_bytes += len(line)
+                self._add(line[5:], len(line))
             elif line.startswith(b":"):
                 self.comments += 1
             elif line == b"data":
-                data.append(b"")
-                self._data_bytes += len(line)
+                self._add(b"", len(line))
         return events
+
+    def _add(self, data: bytes, line_bytes: int) -> None:
+        self._data_bytes += line_bytes
+        if self._data is None:
+            self._data = data
+            return
+        if isinstance(self._data, bytes):  # most events have one line: only a second one needs room to grow
+            self._data = bytearray(self._data)
+        self._data += b"\n"
+        self._data += data
+
+
+def _is_one_event(received: bytes) -> bool:
+    """Whether it is what most reads bring: the one line of an event, whole."""
+    return (
+        received.startswith(b"data: ")
+        and received.endswith(b"\n\n")
+        and received.find(b"\n") == len(received) - 2
+        and b"\r" not in received
+    )

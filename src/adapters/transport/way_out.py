@@ -7,6 +7,8 @@ from typing import Final, Self, TypeVar
 
 import aiohttp
 
+from domain.secret import Secret
+
 _Result = TypeVar("_Result")
 
 _FIRST_BLOCK_BYTES: Final = 32 * 1024
@@ -26,6 +28,11 @@ class ClockExpiredError(Exception):
 
 class InterruptedCallError(Exception):
     """`Exchange.interrupt` was called."""
+
+
+def fits_a_header(key: Secret) -> bool:
+    """Whether a key can be sent as a bearer at all."""
+    return key.reveal().isascii() and key.reveal().isprintable()
 
 
 class WayOut:
@@ -62,6 +69,7 @@ class WayOut:
                 cookie_jar=aiohttp.DummyCookieJar(),
                 trust_env=False,
                 trace_configs=[reuse],
+                auto_decompress=False,  # a few bytes could inflate to more than the event loop has time for
                 max_line_size=_LONGEST_HEADER_BYTES,
                 max_field_size=_LONGEST_HEADER_BYTES,
             )
@@ -140,17 +148,18 @@ class Exchange:
         assert self._response is not None, "read() comes after send()"
         if self._is_interrupted:
             raise InterruptedCallError
-        if self._loop.time() >= self._deadline_s:
+        now_s = self._loop.time()
+        if now_s >= self._deadline_s:
             raise ClockExpiredError
-        content = self._response.content
+        content, connection = self._response.content, self._response.connection
         try:
             if self._error is not None:
                 raise self._error
-            if content.exception() is None and ((received := content.read_nowait()) or content.at_eof()):
-                return received
-            if self._response.connection is None or self._response.connection.transport is None:
+            if connection is None or connection.transport is None:
+                if content.exception() is None and ((received := content.read_nowait()) or content.at_eof()):
+                    return received
                 raise aiohttp.ServerDisconnectedError
-            self._alarm.set(min(self._deadline_s, self._loop.time() + silence_s))
+            self._alarm.set(min(self._deadline_s, now_s + silence_s))
             return await content.readany()
         except aiohttp.ClientError as error:
             return self._rest(error)
@@ -197,7 +206,8 @@ class Exchange:
         try:
             async with timeout:
                 return await awaitable
-        except aiohttp.ClientError as error:
+        except (aiohttp.ClientError, UnicodeError) as error:
+            # The second is said of a host that can be no name at all.
             raise ConnectionBrokenError from error
         except TimeoutError as error:
             if not timeout.expired():

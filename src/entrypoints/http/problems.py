@@ -1,5 +1,6 @@
 """Answers for what is not a turn: RFC 9457, `application/problem+json`."""
 
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -8,7 +9,7 @@ from litestar import Request, Response
 from litestar.exceptions import HTTPException
 from litestar.types import ASGIApp, Receive, Scope, Send
 
-_MEDIA_TYPE: Final = "application/problem+json"
+MEDIA_TYPE: Final = b"application/problem+json"
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -20,11 +21,16 @@ class Problem(msgspec.Struct, frozen=True):
     type: str = "about:blank"
 
 
+def problem_body(status: int, detail: str) -> bytes:
+    """The JSON of a problem."""
+    return msgspec.json.encode(Problem(HTTPStatus(status).phrase, status, detail))
+
+
 def problem(status: int, detail: str, *, retry_after_s: int | None = None) -> ASGIApp:
     """An answer with this status. `detail` says what happened and what to do, and holds no secret."""
-    body = msgspec.json.encode(Problem(HTTPStatus(status).phrase, status, detail))
+    body = problem_body(status, detail)
     headers = [
-        (b"content-type", b"application/problem+json"),
+        (b"content-type", MEDIA_TYPE),
         (b"content-length", str(len(body)).encode()),
     ]
     if retry_after_s is not None:
@@ -37,13 +43,19 @@ def problem(status: int, detail: str, *, retry_after_s: int | None = None) -> AS
     return answer
 
 
+def problem_response(
+    status: int, detail: str, *, headers: Mapping[str, str] | None = None
+) -> Response[Problem]:
+    """The same as `problem`, from a handler of the framework's."""
+    body = Problem(HTTPStatus(status).phrase, status, detail)
+    return Response(body, status_code=status, media_type=MEDIA_TYPE.decode(), headers=dict(headers or {}))
+
+
 def internal_problem() -> Response[Problem]:
     """A fault of ours, before the head is out: where it is stands in the log."""
-    detail = "The api failed; its log says where."
-    return Response(Problem("Internal Server Error", 500, detail), status_code=500, media_type=_MEDIA_TYPE)
+    return problem_response(500, "The api failed; its log says where.")
 
 
 def framework_problem(_request: Request[Any, Any, Any], error: HTTPException) -> Response[Problem]:
     """What a guard or the framework itself refuses: no such route, no such method."""
-    body = Problem(HTTPStatus(error.status_code).phrase, error.status_code, error.detail)
-    return Response(body, status_code=error.status_code, media_type=_MEDIA_TYPE)
+    return problem_response(error.status_code, error.detail)

@@ -4,7 +4,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import structlog
@@ -13,7 +13,7 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 from application.ports.turn_context import ContextUnavailable
 from application.turn import Turn, TurnPipeline, TurnRequest, UnknownSession
 from entrypoints.drain import Drain, Place
-from entrypoints.http.body import BodyTooLarge, ClientGone, read_body
+from entrypoints.http.body import BodyTooLarge, ClientGone, TooLate, read_body
 from entrypoints.http.presentations import Patience, present_json, present_stream
 from entrypoints.http.problems import problem
 from entrypoints.http.tracing import continued_trace, log_ids
@@ -22,6 +22,8 @@ from entrypoints.http.wire import BadBody, decode_turn, refuse_too_deep
 _RETRY_AFTER_S: Final = 2
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
+_TOKEN_HEADER: Final = b"x-brabo-service-token"
+_WRONG_TOKEN: Final = "The header X-Brabo-Service-Token is missing or wrong."
 _LEAVING: Final = "This process is shutting down: send the turn again, to another one."
 
 Presentation = Callable[[Turn, asyncio.Future[None], Patience, Receive, Send], Awaitable[None]]
@@ -34,6 +36,8 @@ class TurnRoutes:
     """Answers a turn's request, from its body to its last byte."""
 
     pipeline: TurnPipeline
+    accepts_token: Callable[[bytes | None], bool]
+    """Whether an engine's token is one of ours."""
     drain: Drain
     patience: Patience
     turn_ceiling_s: float
@@ -51,6 +55,12 @@ class TurnRoutes:
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
             started_s = self.pipeline.clock.monotonic()
             traceparent = continued_trace(scope)
+            # Not a guard of the framework's: it makes a copy of the connection for each.
+            if not self.accepts_token(dict(scope["headers"]).get(_TOKEN_HEADER)):
+                peer = scope["client"][0] if scope["client"] else None
+                _log.warning("service_token_refused", path=scope["path"], peer=peer, **log_ids(traceparent))
+                await problem(403, _WRONG_TOKEN)(scope, receive, send)
+                return
             with structlog.contextvars.bound_contextvars(**log_ids(traceparent)), self.drain.place() as place:
                 try:
                     turn = await self._admit(session_id, started_s, ceiling_s, traceparent, place, receive)
@@ -81,11 +91,12 @@ class TurnRoutes:
     ) -> Turn:
         """Everything that can still be refused with a status."""
         try:
-            received = await _read_before_the_end(receive, place)
+            received = await read_body(receive, place.ended)
             body = decode_turn(received)
-            await asyncio.sleep(0)  # a large body takes a while to decode: others get their turn in between
-            refuse_too_deep(received)
+            await refuse_too_deep(received)
             del received
+        except TooLate:
+            raise _Refused(503, _LEAVING) from None
         except BodyTooLarge:
             raise _Refused(413, "The body is over 32 MiB: send fewer or shorter messages.") from None
         except BadBody as error:
@@ -111,19 +122,6 @@ class TurnRoutes:
             raise _Refused(404, "There is no such session in that project.") from None
         except ContextUnavailable as error:
             raise _Refused(503, f"The turn's context cannot be read: {error}") from None
-
-
-async def _read_before_the_end(receive: Receive, place: Place) -> bytearray:
-    """The body, unless the drain ends while the engine is still sending it."""
-    reading = asyncio.ensure_future(read_body(receive))
-    try:
-        either: set[asyncio.Future[Any]] = {reading, place.ended}
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if not reading.done():
-            raise _Refused(503, _LEAVING)
-        return reading.result()
-    finally:
-        reading.cancel()
 
 
 class _Refused(Exception):  # noqa: N818 - it names what happened

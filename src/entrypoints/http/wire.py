@@ -1,9 +1,11 @@
 """The engines' JSON: requests in, answers out (contract, section 2)."""
 
+import asyncio
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any, Final
 
 import msgspec
@@ -12,6 +14,7 @@ import structlog
 from application.turn import TurnFinished
 from domain.failure import FailureCode, TurnFailure
 from entrypoints.http.sentences import sentence_for
+from entrypoints.http.wire_routing import WireRouting
 
 _log: Final = structlog.get_logger("brabo.http")
 
@@ -20,6 +23,11 @@ _MAX_AGENT_CHARACTERS: Final = 200
 _ROLES: Final = frozenset({"system", "user", "assistant", "tool"})
 _SLICE_CHARACTERS: Final = 1 << 20
 """A longer text is encoded in slices, so that no single step holds the event loop."""
+_SLICE_BYTES: Final = 128 * 1024
+"""Looked through at once; nothing but brackets takes 5 ms."""
+_NO_BRACKETS_OR_QUOTES: Final = bytes(set(range(256)) - set(b'[]{}"'))
+_AS_STEPS: Final = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
+"""A level down is 1, and a level up, as a signed byte, -1."""
 
 # The decoder recurses once a level and shares Python's limit with the frames above it: the default of 1,000 would
 # refuse bodies of the 900 levels that are legal, at a depth that depends on who calls.
@@ -129,13 +137,19 @@ def decode_turn(body: bytes | bytearray) -> TurnBody:
     return turn
 
 
-def refuse_too_deep(body: bytes | bytearray) -> None:
+async def refuse_too_deep(body: bytes | bytearray) -> None:
     """Raise BadBody if the JSON in `body` has more than MAX_DEPTH levels, in what is passed on or ignored as well.
 
-    A step of its own, since it decodes a body once more that has enough brackets to be that deep; few have.
+    Only a body with enough brackets to be that deep is looked through; few have. It is done in slices, with the event
+    loop's other work in between.
     """
-    if _has_more_brackets(body, MAX_DEPTH) and _nests_over(msgspec.json.decode(body), MAX_DEPTH):
-        raise BadBody(f"The body nests deeper than {MAX_DEPTH} levels.")
+    if not _has_more_brackets(body, MAX_DEPTH):
+        return
+    depth = _Depth()
+    for start in range(0, len(body), _SLICE_BYTES):
+        await asyncio.sleep(0)
+        if depth.deepest_after(body[start : start + _SLICE_BYTES]) > MAX_DEPTH:
+            raise BadBody(f"The body nests deeper than {MAX_DEPTH} levels.")
 
 
 def _has_more_brackets(body: bytes | bytearray, limit: int) -> bool:
@@ -151,19 +165,27 @@ def _has_more_brackets(body: bytes | bytearray, limit: int) -> bool:
     return False
 
 
-def _nests_over(value: Any, levels: int) -> bool:
-    """Whether it has containers more than `levels` deep; level by level, since recursion has its own limit."""
-    level: list[Any] = [value]
-    for _ in range(levels):
-        level = [
-            child
-            for container in level
-            for child in (container.values() if isinstance(container, dict) else container)
-            if isinstance(child, dict | list)
-        ]
-        if not level:
-            return False
-    return True
+class _Depth:
+    """How deep JSON nests, read from its brackets alone, slice by slice. Of what is no JSON it says anything."""
+
+    def __init__(self) -> None:
+        self._level = 0
+        self._is_within_string = False
+        self._backslash = b""
+        """One that stands at the end of the last slice: what it escapes is in the next."""
+
+    def deepest_after(self, part: bytes | bytearray) -> int:
+        """The deepest level within this slice."""
+        if b"\\" in part or self._backslash:
+            part = (self._backslash + part).replace(rb"\\", b"").replace(rb"\"", b"")
+            self._backslash = b"\\" if part.endswith(b"\\") else b""
+        runs = part.translate(None, _NO_BRACKETS_OR_QUOTES).split(b'"')
+        outside = b"".join(runs[self._is_within_string :: 2])
+        self._is_within_string ^= len(runs) % 2 == 0
+        steps = memoryview(outside.translate(_AS_STEPS)).cast("b")
+        levels = list(accumulate(steps, initial=self._level))
+        self._level = levels[-1]
+        return max(levels)
 
 
 class _WireUsage(msgspec.Struct, rename="camel"):
@@ -190,16 +212,23 @@ class _RestOfAnswer(msgspec.Struct, rename="camel"):
     error_code: str | msgspec.UnsetType = msgspec.UNSET
     error_origin: str | msgspec.UnsetType = msgspec.UNSET
     retry_after_ms: int | msgspec.UnsetType = msgspec.UNSET
+    tool_routing: WireRouting | msgspec.UnsetType = msgspec.UNSET
 
+
+ROUTING_STARTED: Final = b'data: {"type":"tool_routing_started"}\n\n'
+"""The SSE frame that comes before any delta when the router is about to be asked."""
 
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def encode_deltas(pieces: Sequence[str]) -> Iterator[bytes]:
-    """One SSE frame for each piece of text: all in one, or, when there is much, slice by slice."""
-    if sum(map(len, pieces)) <= _SLICE_CHARACTERS:
-        yield b"".join([b'data: {"type":"delta","text":' + _encode(text) + b"}\n\n" for text in pieces])
-        return
+def encode_deltas(pieces: Sequence[str]) -> bytes | Iterator[bytes]:
+    """One SSE frame for each piece of text: all at once, or, when there is much, slice by slice."""
+    if sum(map(len, pieces)) > _SLICE_CHARACTERS:
+        return _encoded_deltas(pieces)
+    return b"".join([b'data: {"type":"delta","text":' + _encode(text) + b"}\n\n" for text in pieces])
+
+
+def _encoded_deltas(pieces: Sequence[str]) -> Iterator[bytes]:
     for text in pieces:
         yield b'data: {"type":"delta","text":"'
         yield from _encoded_slices(text)
@@ -258,4 +287,6 @@ def _rest(answer: TurnFinished) -> _RestOfAnswer:
         rest.error_origin = failure.code.origin.value
         if failure.retry_after_ms is not None:
             rest.retry_after_ms = failure.retry_after_ms
+    if answer.routing is not None:
+        rest.tool_routing = WireRouting.of(answer.routing, answer.turn_id)
     return rest

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import gzip
 import socket
 import threading
 from collections.abc import AsyncIterator, Sequence
@@ -12,6 +13,7 @@ import pytest
 import structlog
 
 from adapters.openai_compatible import body as body_module
+from adapters.openai_compatible import frames
 from adapters.openai_compatible.profiles import provider_table
 from adapters.openai_compatible.provider import Clocks, OpenAICompatibleProvider
 from adapters.transport.way_out import WayOut
@@ -19,6 +21,7 @@ from application.ports.llm_provider import ChatCall, ChatStream
 from domain.failure import FailureCode
 from domain.provider import Provider
 from domain.secret import Secret
+from tests.support.loop_gaps import watched_loop
 from tests.support.raw_upstream import RawUpstream, Wire, chunked, head, whole
 
 KEY = "sk-or-v1-0123456789abcdef"
@@ -563,3 +566,139 @@ async def test_twenty_megabytes_of_answer_do_not_hold_the_event_loop(
     assert received == len(piece) * count
     assert failed(stream) == (None, True)
     assert max(gaps) < 0.1
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of what is parsed from now on."""
+    sizes: list[int] = []
+    read_frame = frames.read_frame
+
+    def counting(data: bytes) -> frames.Frame | None:
+        sizes.append(len(data))
+        return read_frame(data)
+
+    monkeypatch.setattr(frames, "read_frame", counting)
+    return sizes
+
+
+UNREADABLE = {
+    "one event of 200,000 lines": b"data: {x\n" * 200_000 + b"\n",
+    "100,000 frames": b"data: {x\n\n" * 100_000,
+}
+
+
+@pytest.mark.parametrize("unreadable", UNREADABLE)
+async def test_an_answer_that_cannot_be_read_is_given_up(
+    upstream: RawUpstream, way_out: WayOut, monkeypatch: pytest.MonkeyPatch, unreadable: str
+) -> None:
+    parsed = counted(monkeypatch)
+    upstream.will(whole(UNREADABLE[unreadable] + ANSWER))
+    stream = Caller(upstream.url, way_out).call()
+    with structlog.testing.capture_logs() as logs:
+        async with watched_loop() as gaps:
+            assert await read(stream) == []
+    print(f"\n{unreadable}: largest gap {gaps.largest_ms:.1f} ms, {len(parsed)} parsed")
+    assert failed(stream) == (FailureCode.BAD_ANSWER, True)
+    assert [entry["event"] for entry in logs] == ["provider_frame_dropped"]
+    assert len(parsed) < 10_010
+    assert gaps.largest_ms < 100
+
+
+@pytest.mark.parametrize("line_end", [b"\n", b"\n\n"], ids=["one event", "events"])
+async def test_many_frames_at_once_do_not_hold_the_event_loop(
+    upstream: RawUpstream, way_out: WayOut, monkeypatch: pytest.MonkeyPatch, line_end: bytes
+) -> None:
+    parsed = counted(monkeypatch)
+    many, unreadable = 60_000, 5_000
+    frame = SAID.rstrip() + line_end
+    upstream.will(whole(frame * many + (b"data: {x" + line_end) * unreadable + ANSWER))
+    stream = Caller(upstream.url, way_out).call()
+    async with watched_loop() as gaps:
+        assert await read(stream) == ["Pong"] * (many + 1)
+    print(f"\n{many} frames: largest gap {gaps.largest_ms:.1f} ms")
+    assert failed(stream) == (None, True)
+    assert len(parsed) <= many + unreadable + 4
+    assert gaps.largest_ms < 100
+
+
+LARGE = {
+    "of unknown shape": b'{"id":7,"x":[' + b",".join([b"[]"] * 3_000_000) + b"]}",
+    "of many choices": b'{"choices":[' + b",".join([b"{}"] * 3_000_000) + b"]}",
+    "of a rich error": b'{"error":{"x":[' + b",".join([b"1"] * 6_000_000) + b"]}}",
+}
+
+
+@pytest.mark.parametrize("large", LARGE)
+async def test_a_large_frame_of_many_values_is_not_built(
+    upstream: RawUpstream, way_out: WayOut, large: str
+) -> None:
+    upstream.will(whole(b"data: " + LARGE[large] + b"\n\n" + ANSWER))
+    stream = Caller(upstream.url, way_out).call()
+    async with watched_loop() as gaps:
+        assert await read(stream) == ["Pong"]
+    print(f"\n{large}: largest gap {gaps.largest_ms:.1f} ms")
+    assert failed(stream) == (None, True)
+    assert gaps.largest_ms < 100
+
+
+@pytest.mark.parametrize("how", ["interrupt", "aclose", "cancel"])
+async def test_leaving_ends_the_taking_in_of_many_frames(
+    upstream: RawUpstream, way_out: WayOut, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    upstream.will(whole(SAID.replace(b"\n\n", b"\n") * 100_000 + STOP))
+    stream = Caller(upstream.url, way_out).call()
+    reading = asyncio.create_task(read(stream))
+    leaving: list[asyncio.Task[None]] = []
+
+    async def leave() -> None:
+        if how == "interrupt":
+            stream.interrupt(FailureCode.DRAINING)
+        elif how == "aclose":
+            await stream.aclose()
+        else:
+            reading.cancel()
+
+    taken = 0
+    read_frame = frames.read_frame
+
+    def taking(data: bytes) -> frames.Frame | None:
+        nonlocal taken
+        taken += 1
+        if taken == 1000:
+            leaving.append(asyncio.create_task(leave()))
+        return read_frame(data)
+
+    monkeypatch.setattr(frames, "read_frame", taking)
+    async with asyncio.timeout(10):
+        await asyncio.wait([reading])
+    assert reading.cancelled() == (how == "cancel")
+    assert taken < 50_000
+    assert failed(stream) == (FailureCode.DRAINING if how == "interrupt" else None, True)
+
+
+@pytest.mark.parametrize("content", [ANSWER, bytes(20 * 2**20)], ids=["an answer", "a bomb"])
+async def test_an_encoding_that_was_not_asked_for_is_not_decoded(
+    upstream: RawUpstream, way_out: WayOut, content: bytes
+) -> None:
+    upstream.will(whole(gzip.compress(content), Content_Encoding="gzip"))
+    stream = Caller(upstream.url, way_out).call()
+    async with watched_loop() as gaps:
+        assert await read(stream) == []
+    print(f"\nlargest gap {gaps.largest_ms:.1f} ms")
+    assert failed(stream) == (FailureCode.BAD_ANSWER, True)
+    assert gaps.largest_ms < 100
+
+
+async def test_an_error_in_an_encoding_that_was_not_asked_for_is_read_by_its_status(
+    upstream: RawUpstream, way_out: WayOut
+) -> None:
+    body = gzip.compress(b'{"error":{"message":"slow down"}}')
+    upstream.will(whole(body, "429 Too Many Requests", "application/json", Content_Encoding="gzip"))
+    stream = Caller(upstream.url, way_out).call()
+    await read(stream)
+    assert failed(stream) == (FailureCode.RATE_LIMIT, False)
+
+
+async def test_no_encoding_at_all_can_be_said(upstream: RawUpstream, way_out: WayOut) -> None:
+    upstream.will(whole(ANSWER, Content_Encoding="Identity"))
+    assert await read(Caller(upstream.url, way_out).call()) == ["Pong"]

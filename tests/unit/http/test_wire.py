@@ -3,11 +3,14 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from application.turn import TurnFinished
 from domain.failure import FailureCode, TurnFailure
 from domain.provider import Provider
 from domain.step import CalledTool
+from entrypoints.http import wire
 from entrypoints.http.wire import (
     BadBody,
     TurnBody,
@@ -17,6 +20,7 @@ from entrypoints.http.wire import (
     encode_final,
     refuse_too_deep,
 )
+from tests.support.loop_gaps import watched_loop
 
 PROJECT = "0198c0de-0000-7000-8000-000000000002"
 
@@ -27,9 +31,9 @@ def body(**over: object) -> bytes:
     ).encode()
 
 
-def read(raw: bytes) -> TurnBody:
+async def read(raw: bytes) -> TurnBody:
     turn = decode_turn(raw)
-    refuse_too_deep(raw)
+    await refuse_too_deep(raw)
     return turn
 
 
@@ -40,8 +44,8 @@ def nested(levels: int) -> object:
     return value
 
 
-def test_a_whole_request_is_read() -> None:
-    turn = read(
+async def test_a_whole_request_is_read() -> None:
+    turn = await read(
         body(
             agentId="dev-api",
             catalogoCompleto=True,
@@ -66,10 +70,10 @@ def test_a_whole_request_is_read() -> None:
     assert [tool.name for tool in turn.tools] == ["read", "read"]
 
 
-def test_null_is_taken_for_every_optional_field() -> None:
+async def test_null_is_taken_for_every_optional_field() -> None:
     message = {"role": "user", "content": "oi", "toolCalls": None, "toolCallId": None, "name": None}
 
-    turn = read(body(agentId=None, catalogoCompleto=None, tools=None, messages=[message]))
+    turn = await read(body(agentId=None, catalogoCompleto=None, tools=None, messages=[message]))
 
     assert turn.messages[0].tool_calls == ()
 
@@ -112,14 +116,14 @@ def test_null_is_taken_for_every_optional_field() -> None:
         (b'{"projectId": "x", "messages": [{"role":"user","content":"\xed\xa0\x80"}]}', "UTF-8"),
     ],
 )
-def test_what_does_not_decode_names_the_field(raw: bytes, says: str) -> None:
+async def test_what_does_not_decode_names_the_field(raw: bytes, says: str) -> None:
     with pytest.raises(BadBody) as refused:
-        read(raw)
+        await read(raw)
     assert says in str(refused.value)
 
 
 @pytest.mark.parametrize("where", ["parameters", "arguments", "unknown"])
-def test_nesting_of_twenty_thousand_is_refused(where: str) -> None:
+async def test_nesting_of_twenty_thousand_is_refused(where: str) -> None:
     deep = "[" * 20_000 + "]" * 20_000
     raw = {
         "parameters": f'{{"projectId":"x","messages":[],"tools":[{{"name":"a","parameters":{{"x":{deep}}}}}]}}',
@@ -129,11 +133,11 @@ def test_nesting_of_twenty_thousand_is_refused(where: str) -> None:
     }[where]
 
     with pytest.raises(BadBody, match="deeper than 900"):
-        read(raw.encode())
+        await read(raw.encode())
 
 
 @pytest.mark.parametrize(("levels", "is_legal"), [(64, True), (900, True), (901, False)])
-def test_the_depth_that_is_legal_ends_at_900(levels: int, is_legal: bool) -> None:
+async def test_the_depth_that_is_legal_ends_at_900(levels: int, is_legal: bool) -> None:
     # body, tools, tool and parameters are four of the levels
     tools = [{"name": "a", "parameters": {"x": nested(levels - 4)}}]
     # body, messages, message, toolCalls, call and arguments are six
@@ -145,10 +149,50 @@ def test_the_depth_that_is_legal_ends_at_900(levels: int, is_legal: bool) -> Non
 
     for raw in (body(tools=tools), body(messages=messages), body(ignored=ignored)):
         if is_legal:
-            read(raw)
+            await read(raw)
         else:
             with pytest.raises(BadBody, match="deeper than 900"):
-                read(raw)
+                await read(raw)
+
+
+STRINGS = st.text(st.sampled_from('a[]{}"\\é,'), max_size=6)
+VALUES = st.recursive(
+    st.none() | STRINGS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(STRINGS, inner, max_size=3),
+    max_leaves=12,
+)
+
+
+def depth_of(value: Any) -> int:
+    if not isinstance(value, dict | list):
+        return 0
+    inner = value.values() if isinstance(value, dict) else value
+    return 1 + max(map(depth_of, inner), default=0)
+
+
+@given(VALUES, st.booleans(), st.integers(0, 6), st.integers(1, 9))
+async def test_the_depth_is_that_of_the_brackets_outside_strings(
+    value: Any, is_escaped: bool, limit: int, slice_bytes: int
+) -> None:
+    raw = json.dumps(value, ensure_ascii=is_escaped).encode()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wire, "MAX_DEPTH", limit)
+        patch.setattr(wire, "_SLICE_BYTES", slice_bytes)
+        if depth_of(value) > limit:
+            with pytest.raises(BadBody):
+                await refuse_too_deep(raw)
+        else:
+            await refuse_too_deep(raw)
+
+
+@pytest.mark.parametrize("inner", ["[]", '"\\"["', "[[]]", "{}"])
+async def test_the_depth_of_a_large_body_is_found_without_holding_the_event_loop(inner: str) -> None:
+    entries = 14 * 2**20 // (len(inner) + 1)
+    raw = b'{"x":[' + b",".join([inner.encode()] * entries) + b"]}"
+    async with watched_loop() as gaps:
+        await refuse_too_deep(raw)
+    print(f"\nlargest gap {gaps.largest_ms:.1f} ms")
+    assert gaps.largest_ms < 100
 
 
 def answer(**over: Any) -> TurnFinished:
@@ -196,7 +240,8 @@ def test_frames_are_one_line_whatever_the_text(text: str) -> None:
     "pieces", [["a\nb"], ["a\r\nb", "c", "😀"], ["é" * 3_000_000, 'x"', "\u2028" * 2_000_000]]
 )
 def test_a_delta_is_one_frame(pieces: list[str]) -> None:
-    frames = b"".join(encode_deltas(pieces))
+    encoded = encode_deltas(pieces)
+    frames = encoded if isinstance(encoded, bytes) else b"".join(encoded)
 
     assert b"\r" not in frames
     assert frames.count(b"\n") == 2 * len(pieces)
@@ -207,14 +252,14 @@ def test_a_delta_is_one_frame(pieces: list[str]) -> None:
     ]
 
 
-def test_a_refusal_and_a_repr_quote_nothing_of_the_body() -> None:
+async def test_a_refusal_and_a_repr_quote_nothing_of_the_body() -> None:
     with pytest.raises(BadBody) as refused:
-        read(body(messages=[{"role": "segredo", "content": "segredo"}]))
+        await read(body(messages=[{"role": "segredo", "content": "segredo"}]))
     assert "segredo" not in str(refused.value)
     assert "$.messages[0]" in str(refused.value)
 
     call = {"id": "1", "name": "x", "arguments": {"a": "segredo"}}
-    turn = read(
+    turn = await read(
         body(
             messages=[{"role": "assistant", "content": "segredo", "toolCalls": [call]}],
             tools=[{"name": "t", "description": "segredo"}],
