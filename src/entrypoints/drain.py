@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import Enum
 from typing import Final, Protocol
 
@@ -86,12 +86,16 @@ class Drain:
         await asyncio.sleep(grace_s)
         self._phase = _Phase.CLOSED
         await self._wait_idle(drain_s)
+        await self.end(LAST_S)
+
+    async def end(self, bound_s: float) -> None:
+        """Take no more turns, end those that run, and wait for their answers, `bound_s` at the most."""
         self._phase = _Phase.ENDING
         for place in list(self._places):
             place.end()
-        await self._wait_idle(LAST_S)
+        await self._wait_idle(bound_s)
 
     async def _wait_idle(self, bound_s: float) -> None:
-        waiting = asyncio.ensure_future(self._idle.wait())
-        await asyncio.wait({waiting}, timeout=bound_s)
-        waiting.cancel()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(bound_s):
+                await self._idle.wait()

@@ -4,9 +4,11 @@ import asyncio
 import http.client
 import json
 import signal
+import socket
+import subprocess
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from entrypoints.settings import read_settings
 from entrypoints.simulator import Simulator
 from tests.support.brabo_data import World, create_world
 from tests.support.database_proxy import database_proxy
+from tests.support.embedded import servers_below
 from tests.support.engine import http_client, ledger, parse_frames, post, request_body, select
 from tests.support.live import HEADERS, environment, free_port
 from tests.support.raw_upstream import RawUpstream, Wire, chunked, head
@@ -444,14 +447,19 @@ async def test_sigint_has_no_grace(database_url: str, simulator: Simulator, tmp_
 async def test_a_second_signal_ends_at_once_and_no_spend_without_a_row_or_a_line(
     database_url: str, simulator: Simulator, world: World, tmp_path: Path, held_up_by: str
 ) -> None:
-    simulator.script({"mark": "[mark:endless]", "reply": {"text": ["um ", "dois"], "between_ms": ENDLESS_MS}})
+    simulator.script(
+        {"mark": "[mark:endless]", "times": 9, "reply": {"text": ["um ", "dois"], "between_ms": ENDLESS_MS}}
+    )
     with ExitStack() as locks:
         async with (
             database_proxy(database_url) as proxy,
             served_api(tmp_path, DATABASE_URL=proxy.url, OPENROUTER_API_BASE=simulator.base_url) as api,
         ):
-            turns = [asyncio.create_task(take(api, world, stream=True, mark="endless"))]
-            await eventually(lambda: simulator.bill()["entries"] != [])
+            turns = [
+                asyncio.create_task(take(api, world, stream=stream, mark="endless"))
+                for stream in (True, False)
+            ]
+            await eventually(lambda: len(simulator.bill()["entries"]) == len(turns))
             if held_up_by == "a silent database":
                 proxy.fall_silent()
                 turns.append(asyncio.create_task(take(api, world, stream=False)))
@@ -465,21 +473,63 @@ async def test_a_second_signal_ends_at_once_and_no_spend_without_a_row_or_a_line
             api.send(signal.SIGTERM)
             await asyncio.sleep(0.3)
             api.send(signal.SIGTERM if held_up_by == "the provider" else signal.SIGINT)
-            if (
-                held_up_by != "a silent database"
-            ):  # still within the grace, and the listener is open for a moment
+            late = []
+            if held_up_by != "a silent database":  # the listener is open for a moment
                 mark = f"endless] {'palavra ' * 25_000}"  # takes a while to be counted
-                turns += [asyncio.create_task(take(api, world, stream=True, mark=mark)) for _ in range(3)]
+                late = [asyncio.create_task(take(api, world, stream=True, mark=mark)) for _ in range(3)]
             _, took_s = await api.ended(within_s=15)
-            cut = await asyncio.gather(*turns, return_exceptions=True)
+            streamed, *others = await asyncio.gather(*turns, return_exceptions=True)
+            await asyncio.gather(*late, return_exceptions=True)
             charged = {entry["id"] for entry in simulator.bill()["entries"]}
 
-    assert took_s < 2
-    assert isinstance(cut[0], httpx.RemoteProtocolError)
+    assert took_s < 1.5
+    json_turns = [one for one in others if isinstance(one, Got)]
+    assert len(json_turns) >= 1
+    if held_up_by == "the provider":
+        assert [outcome(one) for one in json_turns] == ["draining"]
+        assert isinstance(streamed, Got)
+        assert outcome(streamed) == "draining"
+    else:
+        assert isinstance(streamed, httpx.RemoteProtocolError)
+        assert {(one.status, one.answer["status"]) for one in json_turns} == {(503, 503)}
+        assert {one.headers["content-type"] for one in json_turns} == {"application/problem+json"}
+    assert {one.headers["connection"] for one in json_turns} == {"close"}
     written = {row["generation_id"] for row in ledger(database_url, world)}
     told = {line["generation_id"] for line in api.lines() if line["event"] == "usage_unrecorded"}
     print(f"\n{len(charged)} calls: {len(written)} rows, {len(told)} lines; gone after {took_s:.2f} s")
     assert charged <= written | told
+
+
+async def test_a_storm_of_signals_loses_no_spend_and_no_answer(
+    database_url: str, simulator: Simulator, world: World, tmp_path: Path
+) -> None:
+    simulator.script({"times": 6, "reply": {"text": ["um ", "dois"], "between_ms": ENDLESS_MS}})
+    async with served_api(
+        tmp_path, DATABASE_URL=database_url, OPENROUTER_API_BASE=simulator.base_url, BRABO_DRAIN_GRACE_S="0"
+    ) as api:
+        turns = [asyncio.create_task(take(api, world, stream=stream)) for stream in (False, True) * 3]
+        await eventually(lambda: len(simulator.bill()["entries"]) == len(turns))
+        await asyncio.sleep(0.3)
+        sent = await storm(api.process)
+        status, _ = await api.ended(within_s=0.1)
+        got = await asyncio.gather(*turns)
+
+    assert sent >= 10, "too few to say anything"
+    assert status == 0
+    assert [outcome(one) for one in got] == ["draining"] * len(turns)
+    assert len(ledger(database_url, world)) == len(turns)
+
+
+async def storm(process: "subprocess.Popen[bytes]") -> int:
+    """Ask a process to leave in every way, again and again until it is gone; how often."""
+    sent = 0
+    deadline_s = time.monotonic() + 20
+    while process.poll() is None:
+        assert time.monotonic() < deadline_s, "it does not end"
+        process.send_signal((signal.SIGTERM, signal.SIGINT, signal.SIGHUP)[sent % 3])
+        sent += 1
+        await asyncio.sleep(0.01)
+    return sent
 
 
 async def test_after_a_kill_the_next_start_serves_and_its_embedded_database_hangs_nothing(
@@ -490,43 +540,55 @@ async def test_after_a_kill_the_next_start_serves_and_its_embedded_database_hang
         killed.send(signal.SIGKILL)
         await killed.ended(within_s=5)
     async with served_api(tmp_path, **variables) as api:
-        api.send(signal.SIGTERM)
-        await asyncio.sleep(0.2)
-        api.send(signal.SIGTERM)
-        _, took_s = await api.ended(within_s=20)
+        signalled_s = time.monotonic()
+        await storm(api.process)
+        took_s = time.monotonic() - signalled_s
+        status, _ = await api.ended(within_s=0.1)
 
     assert took_s < 5
+    assert status == 0
     assert "Stopping PostgreSQL" in api.log.read_text(encoding="utf-8")
-    assert list(tmp_path.rglob("postmaster.pid")) == []
+    assert servers_below(tmp_path) == []
 
 
-def test_what_a_late_turn_leaves_behind_is_there_for_the_end_of_the_loop(tmp_path: Path) -> None:
-    """A turn that came after the second signal begins its settlement when it is cut off."""
+def test_the_event_loop_ends_with_nothing_left_in_it(tmp_path: Path) -> None:
+    """A turn begins its settlement as it is cut off, and that may begin something too: each is told of its end."""
     settings = read_settings(environment(tmp_path))
-    container = Container(settings=settings, database_url="postgresql://nobody@127.0.0.1/nowhere")
-    was_cancelled: list[bool] = []
+    container = Container(settings=settings, database_url="postgresql://nobody@127.0.0.1:1/nowhere")
+    cut: list[str] = []
+
+    async def work(*names: str) -> None:
+        name, *later = names
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cut.append(name)
+            if later:
+                begun.append(asyncio.ensure_future(work(*later)))
+
+    begun: list[asyncio.Task[None]] = []
 
     async def process() -> None:
         server = make_server(container)
-        server.servers = []
-        server.force_exit = True
-        begun = asyncio.Event()
+        begun.append(asyncio.ensure_future(server.serve([socket.create_server(("127.0.0.1", 0))])))
+        while not server.started:
+            await asyncio.sleep(0.01)
+        server.server_state.tasks.add(asyncio.ensure_future(work("turn", "settlement", "write")))
+        await asyncio.sleep(0)
+        signal.raise_signal(signal.SIGTERM)
+        await asyncio.sleep(0.01)
+        signal.raise_signal(signal.SIGTERM)
+        await asyncio.sleep(30)
 
-        async def turn() -> None:
-            begun.set()
-            try:
-                await asyncio.Event().wait()
-            finally:
-                settlement = asyncio.ensure_future(asyncio.Event().wait())
-                settlement.add_done_callback(lambda ended: was_cancelled.append(ended.cancelled()))
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    try:
+        with suppress(asyncio.CancelledError):
+            asyncio.run(process())
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
-        server.server_state.tasks.add(asyncio.ensure_future(turn()))
-        await begun.wait()
-        await server.shutdown()
-
-    asyncio.run(process())
-
-    assert was_cancelled == [True]
+    assert cut == ["turn", "settlement", "write"]
 
 
 def test_idle_connections_are_kept_for_ten_minutes_at_least(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import asyncio
 import json
 import re
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,11 @@ import pytest
 
 from entrypoints.simulator import Simulator
 from tests.support.brabo_data import API_KEY, MASTER_KEY, World
-from tests.support.database_proxy import DatabaseProxy, free_port
+from tests.support.database_proxy import free_port
 from tests.support.engine import TOOLS, http_client, ledger, post, request_body, take_turn
 from tests.support.live import HEADERS, SERVICE_TOKEN, LiveApi, environment, live_api
 from tests.support.served import served_api
+from tests.support.statement_log import statement_log
 
 ROUTES = pytest.mark.parametrize("stream", [False, True], ids=["json", "stream"])
 SECRET_TEXT = "segredo-que-so-a-mensagem-tem"
@@ -203,76 +203,24 @@ async def test_connections_that_the_database_has_closed_cost_no_turn(
     assert len(ledger(database_url, world)) == 2
 
 
-class StatementLog(DatabaseProxy):
-    """PostgreSQL's own log of statements, as it sends it to its client when told to; kept on the way."""
-
-    def __init__(self, database_url: str) -> None:
-        super().__init__(database_url, free_port())
-        self._streams: list[bytearray] = []
-
-    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-        stream = bytearray()
-        self._streams.append(stream)
-        with suppress(ConnectionError):
-            while data := await source.read(65536):
-                stream += data
-                sink.write(data)
-                await sink.drain()
-        sink.close()
-
-    def statements(self) -> list[str]:
-        """Every statement that was logged so far, without `statement:` or `execute <name>:` before it."""
-        found = []
-        for stream in self._streams:
-            if stream[:1] == b"R":  # the server's half: it begins with the request to log in
-                found += [
-                    text
-                    for said in _notices(bytes(stream))
-                    if (text := re.sub(r"\A(statement|execute \S+): ", "", said)) != said
-                ]
-        return found
-
-
-def _notices(stream: bytes) -> list[str]:
-    found = []
-    at = 0
-    while at + 5 <= len(stream):
-        kind, end = stream[at : at + 1], at + 1 + int.from_bytes(stream[at + 1 : at + 5])
-        if kind == b"N":
-            fields = {part[:1]: part[1:].decode() for part in stream[at + 5 : end].split(b"\0")}
-            found.append(fields[b"M"])
-        at = end
-    return found
-
-
 async def test_a_turn_is_one_read_and_one_settle(
     database_url: str, simulator: Simulator, world: World, tmp_path: Path
 ) -> None:
-    with psycopg.connect(database_url, autocommit=True) as connection:
-        name = connection.info.dbname
-        for setting in ("log_statement = 'all'", "client_min_messages = 'log'"):
-            connection.execute(f'ALTER DATABASE "{name}" SET {setting}'.encode())
-    proxy = StatementLog(database_url)
-    await proxy.start()
-    try:
-        environ = environment(tmp_path, OPENROUTER_API_BASE=simulator.base_url)
-        async with live_api(f"{proxy.url}?sslmode=disable&gssencmode=disable", environ) as api:
-            for stream in (False, True) * 5:
-                got = await take_turn(api, world, stream=stream, agentId="dev-api", tools=TOOLS)
-                assert got.answer["error"] is None
-    finally:
-        await proxy.stop()
+    environ = environment(tmp_path, OPENROUTER_API_BASE=simulator.base_url)
+    async with statement_log(database_url) as log, live_api(log.url, environ) as api:
+        for stream in (False, True) * 5:
+            got = await take_turn(api, world, stream=stream, agentId="dev-api", tools=TOOLS)
+            assert got.answer["error"] is None
 
-    statements = proxy.statements()
-    housekeeping = [text for text in statements if text.startswith("SET statement_timeout")]
+    statements, housekeeping = log.statements(), log.of_pools()
     reads = [text for text in statements if text.startswith("SELECT") and "FROM sessions" in text]
     settles = [text for text in statements if text.startswith("WITH") and "INSERT INTO token_usage" in text]
     print(
         f"\n{len(statements)} statements: {len(reads)} reads, {len(settles)} settles; of the pools "
-        f"themselves: {len(housekeeping)}, one a connection of {proxy.accepted}"
+        f"themselves: {len(housekeeping)}, one a connection of {log.accepted}"
     )
     assert statements, "PostgreSQL logged nothing"
     assert (len(reads), len(settles)) == (10, 10)
-    assert len(housekeeping) == proxy.accepted
+    assert len(housekeeping) == log.accepted
     assert len(statements) == 20 + len(housekeeping), statements
     assert len(ledger(database_url, world)) == 10

@@ -39,7 +39,7 @@ def run_process(arguments: Sequence[str], environ: Mapping[str, str]) -> subproc
 def run(arguments: Sequence[str], environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     """The same in this process, for what has no need of one: an error without a handler comes out as itself."""
     stdout, stderr = io.StringIO(), io.StringIO()
-    handler = signal.getsignal(signal.SIGTERM)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     try:
         with (
             patch.dict(os.environ, environ, clear=True),
@@ -51,7 +51,8 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> subprocess.Comp
     except SystemExit as end:
         status = end.code
     finally:
-        signal.signal(signal.SIGTERM, handler)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
     assert isinstance(status, int)
     return subprocess.CompletedProcess(list(arguments), status, stdout.getvalue(), stderr.getvalue())
 

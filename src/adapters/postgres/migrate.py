@@ -22,6 +22,7 @@ from sqlalchemy.exc import DBAPIError
 from adapters.postgres.adoption import ADOPTION_TABLE, examine, remember
 from adapters.postgres.one_command import engine_of
 from adapters.postgres.tables import HEAD, READ_VERSION, VERSION_TABLE, metadata
+from adapters.postgres.trouble import trouble_in
 
 FIRST_OF_OURS: Final = "py0001"
 """The oldest revision that is not also the existing program's; an adopted database does not go below it."""
@@ -83,6 +84,16 @@ def where(url: str) -> MigrationState:
     """Where the database is; changes nothing and waits for no one. Raises MigrationError."""
     with _connected(url) as connection:
         return _state(connection)
+
+
+def require_current(url: str) -> None:
+    """Raise MigrationError, with what to do, unless the database answers and is at HEAD. Changes nothing."""
+    state = where(url)
+    if state.pending:
+        at = f"at {state.current}" if state.current else "not migrated"
+        raise MigrationError(
+            f"The database is {at} and lacks {', '.join(state.pending)}: run `brabo migrate`."
+        )
 
 
 def upgrade(url: str, say: Say = _say_nothing) -> MigrationReport:
@@ -151,6 +162,9 @@ def _connected(url: str) -> Iterator[Connection]:
         with engine.connect() as connection:
             yield connection
     except DBAPIError as error:
+        trouble = trouble_in(error.orig) if error.orig and error.statement is None else None
+        if trouble:
+            raise MigrationError(f"The database is not to be had, {trouble}.") from error
         raise MigrationError(f"PostgreSQL refused: {str(error.orig).strip()}") from error
 
 

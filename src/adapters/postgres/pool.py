@@ -4,9 +4,9 @@ import asyncio
 import os
 import re
 import socket
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import psycopg
 from psycopg.conninfo import make_conninfo
@@ -15,6 +15,8 @@ from psycopg_pool import AsyncConnectionPool
 from sqlalchemy import Dialect
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.sql import ClauseElement
+
+from application.ports.database import DatabaseFailed
 
 _T = TypeVar("_T")
 
@@ -42,6 +44,18 @@ _LOST: Final = frozenset({"57P01", "57P02", "57P03", "57P05"})
 class Connection(psycopg.AsyncConnection[TupleRow]):
     """A connection that nobody has to wait for: it hangs up when told to, or when its statement is cancelled."""
 
+    @classmethod
+    async def connect(cls, conninfo: str = "", **options: Any) -> Self:
+        """As psycopg does it. The option `on_attempt` is told the error that kept it from coming about, or None."""
+        on_attempt: Callable[[psycopg.Error | None], None] = options.pop("on_attempt")
+        try:
+            connection = await super().connect(conninfo, **options)
+        except psycopg.Error as error:
+            on_attempt(error)
+            raise
+        on_attempt(None)
+        return connection
+
     def hang_up(self) -> None:
         """Let the pending read end at once, as if the server had closed the connection."""
         try:
@@ -56,7 +70,14 @@ class Connection(psycopg.AsyncConnection[TupleRow]):
         self.hang_up()
 
 
-Pool: TypeAlias = AsyncConnectionPool[Connection]
+class Pool(AsyncConnectionPool[Connection]):
+    """Connections, and what kept the last one from coming about: its error, None after a success."""
+
+    refusal: psycopg.Error | None = None
+
+    def note_attempt(self, refusal: psycopg.Error | None) -> None:
+        """Keep the outcome of an attempt to connect."""
+        self.refusal = refusal
 
 
 def read_pool(database_url: str, *, size: int = 8) -> Pool:
@@ -72,15 +93,25 @@ def write_pool(database_url: str, *, size: int = 4) -> Pool:
     return _pool(database_url, "write", size, f"{_SETTINGS}; SET lock_timeout = {_LOCK_PATIENCE_MS}")
 
 
+def owners_pool(database_url: str, *, size: int = 2) -> Pool:
+    """The pool for what owners ask, not yet open: apart, so that no page of theirs holds up a turn."""
+    return _pool(database_url, "owners", size, f"{_SETTINGS}; SET lock_timeout = {_LOCK_PATIENCE_MS}")
+
+
 def _pool(database_url: str, name: str, size: int, session_settings: str) -> Pool:
     async def configure(connection: Connection) -> None:
         deadline_s = asyncio.get_running_loop().time() + PATIENCE_S
         await _bounded(connection, deadline_s, connection.execute(session_settings.encode()))
 
-    return AsyncConnectionPool(
+    pool: Pool = Pool(
         conninfo_of(database_url),
         connection_class=Connection,
-        kwargs={"autocommit": True, "connect_timeout": int(PATIENCE_S), "client_encoding": "UTF8"},
+        kwargs=lambda: {
+            "autocommit": True,
+            "connect_timeout": int(PATIENCE_S),
+            "client_encoding": "UTF8",
+            "on_attempt": pool.note_attempt,
+        },
         configure=configure,
         name=name,
         # All of them from the start: to connect in the middle of a burst costs milliseconds of the event loop each.
@@ -91,6 +122,7 @@ def _pool(database_url: str, name: str, size: int, session_settings: str) -> Poo
         # next turn that asks, so that a database that is back is found within a second.
         reconnect_timeout=PATIENCE_S,
     )
+    return pool
 
 
 def conninfo_of(database_url: str) -> str:
@@ -130,6 +162,34 @@ async def fetch_row(
         return await _bounded(connection, deadline_s, _run(connection, query, parameters))
     finally:
         await pool.putconn(connection)
+
+
+async def fetch_row_from_the_living(
+    pool: Pool, query: bytes, parameters: Mapping[str, Any] | None, *, deadline_s: float
+) -> TupleRow | None:
+    """The same for what may run twice: connections that the server closed while they lay there are passed over."""
+    attempts_left = pool.max_size
+    while True:
+        try:
+            return await fetch_row(pool, query, parameters, deadline_s=deadline_s)
+        except psycopg.Error as error:
+            is_late = asyncio.get_running_loop().time() >= deadline_s
+            if not attempts_left or is_late or not is_connection_failure(error):
+                raise
+            attempts_left -= 1
+
+
+async def fetch_row_or_fail(pool: Pool, query: bytes, parameters: Mapping[str, Any]) -> TupleRow | None:
+    """The same, within the usual patience. Raises DatabaseFailed, whose text is for whoever asked."""
+    deadline_s = asyncio.get_running_loop().time() + PATIENCE_S
+    try:
+        return await fetch_row_from_the_living(pool, query, parameters, deadline_s=deadline_s)
+    except psycopg.Error as error:
+        # The server's own words stay out: they can quote what a row holds.
+        raise DatabaseFailed(
+            f"The database did not do it within {PATIENCE_S:g} s "
+            f"({type(error).__name__}, SQLSTATE {error.sqlstate})."
+        ) from error
 
 
 async def _run(connection: Connection, query: bytes, parameters: Mapping[str, Any] | None) -> TupleRow | None:

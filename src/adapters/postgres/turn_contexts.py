@@ -23,7 +23,7 @@ from sqlalchemy import (
     select,
 )
 
-from adapters.postgres.pool import PATIENCE_S, Pool, as_query, fetch_row, is_connection_failure
+from adapters.postgres.pool import PATIENCE_S, Pool, as_query, fetch_row_from_the_living
 from adapters.postgres.tables import (
     agent_areas,
     budgets,
@@ -226,21 +226,15 @@ class PostgresTurnContexts(TurnContexts):
         )
 
     async def _fetch(self, parameters: dict[str, Any]) -> TupleRow | None:
-        """The row. Connections that the server closed while they lay in the pool are passed over."""
-        loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + self._patience_s
-        attempts_left = self._pool.max_size
-        while True:
-            try:
-                return await fetch_row(self._pool, _READ, parameters, deadline_s=deadline_s)
-            except psycopg.Error as error:
-                if not attempts_left or loop.time() >= deadline_s or not is_connection_failure(error):
-                    # The server's own words are for the operator: the pool logs what keeps it from connecting.
-                    raise ContextUnavailable(
-                        f"the database did not give it within {self._patience_s:g} s "
-                        f"({type(error).__name__}, SQLSTATE {error.sqlstate})"
-                    ) from error
-                attempts_left -= 1
+        deadline_s = asyncio.get_running_loop().time() + self._patience_s
+        try:
+            return await fetch_row_from_the_living(self._pool, _READ, parameters, deadline_s=deadline_s)
+        except psycopg.Error as error:
+            # The server's own words are for the operator: the pool logs what keeps it from connecting.
+            raise ContextUnavailable(
+                f"the database did not give it within {self._patience_s:g} s "
+                f"({type(error).__name__}, SQLSTATE {error.sqlstate})"
+            ) from error
 
 
 def _field_of(error: msgspec.DecodeError) -> str:

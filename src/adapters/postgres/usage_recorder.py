@@ -443,6 +443,9 @@ class PostgresUsageRecorder(UsageRecorder):
                 self._let_go(batch, is_held_up=False)
                 for handed in batch.records:
                     self._give_up(handed, "the process ended before the database took it")
+        elif self._handed or self._again:
+            # Handed over after this writer had looked for more, and before it counted as ended.
+            self._start_writer()
 
     def _next_batch(self) -> _Batch | None:
         """Records that still have time; None when there are none, or none that may be tried now."""

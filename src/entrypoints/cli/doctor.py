@@ -3,14 +3,15 @@
 import argparse
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from application.diagnose import Finding, Verdict
 from application.ports.database import DatabaseFailed
 from domain.provider import Provider
-from entrypoints.cli.subcommand import Subcommands, say
+from entrypoints.cli.subcommand import Subcommands, opened_database
 from entrypoints.settings import Settings, SettingsError, kept_secrets_path, read_settings
 
 if TYPE_CHECKING:
@@ -30,16 +31,16 @@ def add_to(commands: Subcommands) -> None:
 def run(_: argparse.Namespace) -> int:
     """Print each finding as it is made."""
     status = 0
-    for finding in _findings():
-        print(f"{finding.verdict:<4}  {finding.subject:<11}  {finding.text}", flush=True)
-        if finding.verdict is Verdict.FAIL:
-            status = 1
+    with closing(_findings()) as findings:
+        for finding in findings:
+            print(f"{finding.verdict:<4}  {finding.subject:<11}  {finding.text}", flush=True)
+            if finding.verdict is Verdict.FAIL:
+                status = 1
     return status
 
 
-def _findings() -> Iterator[Finding]:
+def _findings() -> Generator[Finding, None, None]:
     from entrypoints.container import READABLE_ERRORS  # slow to load: usage is said without it
-    from entrypoints.database import open_database
 
     try:
         settings = read_settings(os.environ)
@@ -48,11 +49,10 @@ def _findings() -> Iterator[Finding]:
         return
     yield from _secrets(settings)
     try:
-        with open_database(settings, say) as container:
+        with opened_database(settings) as container:
             yield from _stored(container, settings)
     except READABLE_ERRORS as error:
-        advice = " See that DATABASE_URL is right and that its server runs." if settings.database_url else ""
-        yield Finding(Verdict.FAIL, "database", f"{_sentence(error)}{advice}")
+        yield Finding(Verdict.FAIL, "database", _sentence(error))
 
 
 def _secrets(settings: Settings) -> Iterator[Finding]:

@@ -19,7 +19,7 @@ from application.first_steps import DEFAULT_MODEL, FirstSteps, Wishes
 from domain.provider import Provider
 from domain.secret import Secret
 from domain.usage import Prices, to_micros
-from entrypoints.cli.subcommand import Subcommands, say
+from entrypoints.cli.subcommand import Subcommands, opened_database, say
 from entrypoints.settings import (
     SECRET_NAMES,
     SERVICE_TOKEN,
@@ -84,16 +84,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Make what is missing, and say how to take a turn."""
     if (arguments.input_price is None) != (arguments.output_price is None):
         arguments.parser.error("--input-price and --output-price go together")
-    from entrypoints.database import (
-        open_database,  # its libraries are slow to load: usage is said without them
-    )
-
     can_ask = sys.stdin.isatty() and sys.stderr.isatty()
     if can_ask:
         _ask(arguments, *_QUESTIONS)
     wishes = _wishes(arguments)
     settings = _settings_with_secrets()
-    with open_database(settings, say) as container:
+    with opened_database(settings) as container:
         container.upgrade_database(say=say)
         take_first_steps = container.take_first_steps()
         if can_ask and not take_first_steps.has_budget(wishes.workspace, wishes.project):

@@ -6,14 +6,17 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from types import FrameType
-from typing import Final, NoReturn
+from typing import Final
+
+from entrypoints.signals import leave_alone, when_told_to_leave
 
 _COMMANDS: Final = {
     "serve": "serve the engines' turns",
     "init": "make everything a first turn needs, and say how to take it",
     "doctor": "say what keeps turns from working, and what to do",
     "migrate": "bring the database to this program's schema",
+    "router": "switch a workspace's tool router on or off",
+    "token": "print a user's token, for development",
     "simulate": "run a simulated OpenRouter",
     "version": "say which versions these are",
 }
@@ -47,7 +50,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         else:
             commands.add_parser(name, help=summary)
     parsed = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, _leave)
+    when_told_to_leave(_leave)
     try:
         status: int = parsed.run(parsed)
     except KeyboardInterrupt:
@@ -60,9 +63,15 @@ def _run(arguments: Sequence[str] | None) -> int:
     return status
 
 
-def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
+def _leave(number: signal.Signals) -> None:
     """End in order, so that an embedded database that only this process uses is stopped."""
-    raise SystemExit(128 + signal.SIGTERM)
+    if number is signal.SIGHUP:
+        signal.raise_signal(signal.SIGTERM)  # a command that takes that one in its own way takes both
+        return
+    leave_alone()
+    if number is signal.SIGINT:
+        raise KeyboardInterrupt
+    raise SystemExit(128 + number)
 
 
 def _is_for_the_user(error: Exception) -> bool:

@@ -4,7 +4,7 @@ import argparse
 import os
 from typing import TYPE_CHECKING
 
-from entrypoints.cli.subcommand import Subcommands, say
+from entrypoints.cli.subcommand import Subcommands, opened_database, say
 from entrypoints.settings import read_settings
 
 if TYPE_CHECKING:
@@ -30,9 +30,9 @@ def add_to(commands: Subcommands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Migrate, and say where the database was and is."""
-    from entrypoints.database import open_database, shown  # slow to load: usage is said without it
+    from entrypoints.database import shown  # slow to load: usage is said without it
 
-    with open_database(read_settings(os.environ), say) as container:
+    with opened_database(read_settings(os.environ)) as container:
         before = _place(container)
         print(f"{shown(container.database_url())} is {before}")
         if arguments.where:

@@ -3,12 +3,13 @@
 import argparse
 import os
 import sys
+from typing import TYPE_CHECKING
 
-from entrypoints.cli.subcommand import Subcommands, say
-from entrypoints.container import READABLE_ERRORS, Container
-from entrypoints.database import open_database, shown
-from entrypoints.http.server import listen, serve
+from entrypoints.cli.subcommand import Subcommands, opened_database, say
 from entrypoints.settings import read_settings
+
+if TYPE_CHECKING:
+    from entrypoints.container import Container
 
 
 def add_to(commands: Subcommands) -> None:
@@ -25,12 +26,15 @@ def add_to(commands: Subcommands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until told to leave."""
+    from entrypoints.database import shown  # slow to load: usage is said without them
+    from entrypoints.http.server import listen, serve
+
     given = {"BRABO_HOST": arguments.host, "BRABO_PORT": arguments.port}
     settings = read_settings(
         {**os.environ, **{name: text for name, text in given.items() if text is not None}}
     )
     settings.require_secrets()
-    with listen(settings) as listener, open_database(settings, say) as container:
+    with listen(settings) as listener, opened_database(settings) as container:
         if settings.database_url is None:
             container.upgrade_database(say=say)
         else:
@@ -42,8 +46,10 @@ def run(arguments: argparse.Namespace) -> int:
         return serve(container, listener)
 
 
-def _warn_unless_current(container: Container) -> None:
+def _warn_unless_current(container: "Container") -> None:
     """It starts all the same: `readyz` says no until the database is there and migrated, and then yes."""
+    from entrypoints.container import READABLE_ERRORS
+
     try:
         pending = container.locate_database().pending
     except READABLE_ERRORS as error:

@@ -2,14 +2,15 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
 from litestar.types import HTTPSendMessage, Receive, Send
 
-from application.turn import TextDeltas, Turn, TurnFinished
-from entrypoints.http.wire import encode_answer, encode_deltas, encode_final
+from application.turn import RoutingStarted, TextDeltas, Turn, TurnFinished
+from entrypoints.http.wire import ROUTING_STARTED, encode_answer, encode_deltas, encode_final
 
 _JSON_HEAD: Final = [(b"content-type", b"application/json")]
 _STREAM_HEAD: Final = [
@@ -37,9 +38,10 @@ async def present_json(
     """The answer as one JSON object, with blanks before it when it takes long."""
 
     async def answer() -> None:
-        async for event in turn.events():
-            if isinstance(event, TurnFinished):
-                await outlet.write_last(_JSON_HEAD, encode_answer(event))
+        async with aclosing(turn.events()) as events:
+            async for event in events:
+                if isinstance(event, TurnFinished):
+                    await outlet.write_last(_JSON_HEAD, encode_answer(event))
 
     async def blank() -> None:
         await outlet.head(_JSON_HEAD)
@@ -56,12 +58,16 @@ async def present_stream(
 
     async def relay() -> None:
         await outlet.head(_STREAM_HEAD)
-        async for event in turn.events():
-            if isinstance(event, TextDeltas):
-                await outlet.write_all(encode_deltas(event.pieces))
-            else:
-                # The row is written by now; the body ends with this frame, since engines wait for its end.
-                await outlet.write_last(_STREAM_HEAD, encode_final(event))
+        async with aclosing(turn.events()) as events:
+            async for event in events:
+                if isinstance(event, TextDeltas):
+                    frames = encode_deltas(event.pieces)
+                    await (outlet.write(frames) if isinstance(frames, bytes) else outlet.write_all(frames))
+                elif isinstance(event, RoutingStarted):
+                    await outlet.write(ROUTING_STARTED)
+                else:
+                    # The row is written by now; the body ends with this frame, since engines wait for its end.
+                    await outlet.write_last(_STREAM_HEAD, encode_final(event))
 
     async def comment() -> None:
         await outlet.fill(b":\n\n")

@@ -5,92 +5,166 @@ import contextlib
 import gc
 import signal
 import socket
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 from typing import Final
 
 import structlog
 import uvicorn
+from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from entrypoints.container import Container
 from entrypoints.drain import Drain
 from entrypoints.http.app import create_app
 from entrypoints.http.presentations import Patience
+from entrypoints.http.problems import problem
+from entrypoints.http.protocol import BoundedProtocol
 from entrypoints.logs import configure_logs
 from entrypoints.settings import Settings, SettingsError
+from entrypoints.signals import leave_alone, when_told_to_leave
 
 _KEPT_CONNECTION_S: Final = 630
 """Engines keep idle connections and never repeat a POST: 10 minutes at least, and more than a proxy in front of us."""
 _LAST_CONNECTIONS_S: Final = 1
 _BACKLOG: Final = 2048
-_CUT_OFF_S: Final = 0.5
-"""What a request that is cut off may take to notice."""
+_AT_ONCE_S: Final = 0.5
+"""What turns have for an answer and a row after a second signal."""
+_CUT_OFF_S: Final = 0.25
+"""What a request that is cut off may take to notice, and its settlement to be taken."""
+_LEFT_S: Final = 1.0
+"""What may be left then has to end."""
+
+_CUT_OFF: Final = (
+    "This process had to end at once, and cut the request off: what it spent is in the ledger or the log."
+)
 
 _log: Final = structlog.get_logger("brabo.server")
 
 
 class DrainingServer(uvicorn.Server):
-    """A server that leaves as the contract has it; a second signal ends it at once."""
+    """A server that leaves as the contract has it; a second signal ends it at once, and no further one disturbs that.
 
-    def __init__(self, config: uvicorn.Config, drain: Drain, *, grace_s: float, drain_s: float) -> None:
+    `settled` waits for the settlements that turns have left behind.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        drain: Drain,
+        settled: Callable[[], Awaitable[None]],
+        *,
+        grace_s: float,
+        drain_s: float,
+    ) -> None:
         super().__init__(config)
         self._drain = drain
+        self._settled = settled
         self._grace_s = grace_s
         self._drain_s = drain_s
-        self._draining: asyncio.Task[None] | None = None
+        self._leaving: asyncio.Task[None] | None = None
+        self._is_hurried = False
+        self._forced = asyncio.Event()
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve until told to leave; nothing of it is left in the event loop then."""
+        with self.capture_signals():
+            await self._serve(sockets)
+            await self._cut_off_requests()
+            await _end_what_is_left()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """Take SIGTERM and SIGINT for the loop's lifetime."""
+        """Take the signals that ask to leave for as long as it serves. Whoever has left is left alone."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.leave, number)
+        # Not by the loop, which would put back the default, death, while the process is still cleaning up.
+        when_told_to_leave(lambda number: loop.call_soon_threadsafe(self.leave, number))
         try:
             yield
         finally:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.remove_signal_handler(number)
+            leave_alone()
 
     def leave(self, number: signal.Signals) -> None:
         """Begin to leave; called again, leave at once."""
-        if self._draining is not None:
+        if self._leaving is None:
+            # Someone at a terminal has no balancer that must notice first.
+            grace_s = 0.0 if number is signal.SIGINT else self._grace_s
+            _log.info("draining", signal=number.name, grace_s=grace_s, drain_s=self._drain_s)
+            self._leaving = asyncio.create_task(self._leave_in_order(grace_s))
+        elif not self._is_hurried:
+            self._is_hurried = True
             _log.warning("ending_at_once", signal=number.name)
-            self.should_exit = self.force_exit = True
-            for task in self.server_state.tasks:
-                task.cancel()
-            return
-        # Someone at a terminal has no balancer that must notice first.
-        grace_s = 0.0 if number is signal.SIGINT else self._grace_s
-        _log.info("draining", signal=number.name, grace_s=grace_s, drain_s=self._drain_s)
-        self._draining = asyncio.create_task(self._leave_in_order(grace_s))
+            self._leaving.cancel()
+            self._leaving = asyncio.create_task(self._leave_at_once())
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Close; after a second signal, with the requests that came since then cut off too."""
-        await super().shutdown(sockets)
-        left = list(self.server_state.tasks)
-        if self.force_exit and left:
-            # Here, and not with the rest of the loop's tasks: a turn that is cut off begins its settlement only then,
-            # which the end of the loop must find among its tasks to have it told of.
-            for task in left:
-                if not task.cancelling():
-                    task.cancel()
-            await asyncio.wait(left, timeout=_CUT_OFF_S)
+        """Close in order; after a second signal, begin to and no more."""
+        closing = asyncio.ensure_future(super().shutdown(sockets))
+        forced = asyncio.ensure_future(self._forced.wait())
+        await asyncio.wait({closing, forced}, return_when=asyncio.FIRST_COMPLETED)
+        forced.cancel()
+        if closing.done():
+            closing.result()
 
     async def _leave_in_order(self, grace_s: float) -> None:
         await self._drain.run(grace_s=grace_s, drain_s=self._drain_s)
         self.should_exit = True
 
+    async def _leave_at_once(self) -> None:
+        await self._drain.end(_AT_ONCE_S)
+        self.should_exit = self.force_exit = True
+        self._forced.set()
 
-def closing_while_draining(app: ASGIApp, drain: Drain) -> ASGIApp:
-    """Every answer that starts while draining says `Connection: close`: engines do not repeat a POST."""
+    async def _cut_off_requests(self) -> None:
+        left = list(self.server_state.tasks)
+        for task in left:
+            if not task.cancelling():
+                task.cancel()
+        # Settlements begin as their turns are cut off: a row is better than a line in the log.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CUT_OFF_S):
+                await asyncio.gather(*left, return_exceptions=True)
+                await self._settled()
+
+
+async def _end_what_is_left() -> None:
+    """Cancel every task until there is none.
+
+    The end of the event loop looks once, and leaves what begins as others end: the settlement of a turn would neither
+    become a row nor be told of.
+    """
+    ours = asyncio.current_task()
+    cancelled: set[asyncio.Task[object]] = set()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_LEFT_S):
+            while left := asyncio.all_tasks() - {ours}:
+                for task in left - cancelled:
+                    task.cancel()
+                cancelled |= left
+                await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+
+
+def answering_to_the_end(app: ASGIApp, drain: Drain) -> ASGIApp:
+    """Every answer that starts while draining says `Connection: close`: engines do not repeat a POST.
+
+    A request that the end of the process cuts off is answered too, unless its head is out.
+    """
 
     async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
+        has_head = False
+
         async def send_closing(message: Message) -> None:
+            nonlocal has_head
             if drain.has_begun and message["type"] == "http.response.start":
                 message["headers"] = [*message["headers"], (b"connection", b"close")]
+            has_head = True
             await send(message)
 
-        await app(scope, receive, send_closing)
+        try:
+            await app(scope, receive, send_closing)
+        except asyncio.CancelledError:
+            if has_head or scope["type"] != ScopeType.HTTP:
+                raise
+            await problem(503, _CUT_OFF)(scope, receive, send_closing)
 
     return wrapped
 
@@ -99,11 +173,11 @@ def make_server(container: Container, patience: Patience | None = None) -> Drain
     """The server of these parts, not yet listening."""
     settings, drain = container.settings(), container.drain()
     config = uvicorn.Config(
-        closing_while_draining(create_app(container, patience), drain),
+        answering_to_the_end(create_app(container, patience), drain),
         host=settings.host,
         port=settings.port,
         loop="uvloop",
-        http="httptools",
+        http=BoundedProtocol,
         ws="none",
         lifespan="on",
         log_config=None,
@@ -112,7 +186,8 @@ def make_server(container: Container, patience: Patience | None = None) -> Drain
         timeout_keep_alive=_KEPT_CONNECTION_S,
         timeout_graceful_shutdown=_LAST_CONNECTIONS_S,
     )
-    return DrainingServer(config, drain, grace_s=settings.drain_grace_s, drain_s=settings.drain_s)
+    settled = container.turn_pipeline().settled
+    return DrainingServer(config, drain, settled, grace_s=settings.drain_grace_s, drain_s=settings.drain_s)
 
 
 def listen(settings: Settings) -> socket.socket:

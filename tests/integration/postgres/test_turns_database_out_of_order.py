@@ -308,19 +308,18 @@ async def test_a_long_lock_costs_no_other_project_a_record(world: PostgresWorld)
     world.add_budget(BudgetEntry(BudgetScope.PROJECT, world.project_id, 10**6))
     others = [world.add_project() for _ in range(30)]
     sessions = {project: world.add_session(project) for project in others}
-    settling = []
+    settling: list[asyncio.Task[bool]] = []
 
     async with recorder_on(world.database_url, patience_s=PATIENCE_S * 4) as (recorder, unrecorded):
         with psycopg.connect(world.database_url) as holder:
             holder.execute("SELECT id FROM budgets WHERE project_id = %s FOR UPDATE", (world.project_id,))
             until_s = time.monotonic() + 3
             while time.monotonic() < until_s:
-                settling += [recorder.record(usage_of(world, 1)) for _ in range(2)]
-                settling += [
-                    recorder.record(usage_of(world, 1, project_id=project, session_id=session))
+                usages = [usage_of(world, 1) for _ in range(2)] + [
+                    usage_of(world, 1, project_id=project, session_id=session)
                     for project, session in sessions.items()
                 ]
-                settling = [asyncio.ensure_future(one) for one in settling]
+                settling += [asyncio.create_task(recorder.record(usage)) for usage in usages]
                 await asyncio.sleep(0.1)
         await asyncio.gather(*settling)
         last = usage_of(world, 1)
