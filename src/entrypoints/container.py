@@ -3,6 +3,7 @@
 from dependency_injector import containers, providers
 
 from adapters.embedded_postgres import EmbeddedPostgres, EmbeddedPostgresError
+from adapters.jev import JevToolRouter, decisions_url
 from adapters.metrics.telemetry import PrometheusTelemetry
 from adapters.openai_compatible.model_catalogue import OpenAICompatibleCatalogue
 from adapters.openai_compatible.profiles import provider_table
@@ -10,19 +11,26 @@ from adapters.openai_compatible.provider import Clocks, OpenAICompatibleProvider
 from adapters.postgres import migrate
 from adapters.postgres.diagnosis import PostgresDiagnosis
 from adapters.postgres.first_steps import PostgresFirstSteps
-from adapters.postgres.pool import read_pool, write_pool
+from adapters.postgres.pool import owners_pool, read_pool, write_pool
 from adapters.postgres.readiness import database_is_ready
+from adapters.postgres.router_switches import PostgresRouterSwitches
 from adapters.postgres.turn_contexts import PostgresTurnContexts
 from adapters.postgres.usage_recorder import PostgresUsageRecorder
+from adapters.postgres.users import PostgresUsers
+from adapters.postgres.workspaces import PostgresWorkspaces
 from adapters.security.envelope import EnvelopeVault
 from adapters.security.service_token import ServiceTokens
+from adapters.security.user_token import Ed25519UserTokens
 from adapters.system.clock import SystemClock
 from adapters.system.ids import UuidV7Ids
 from adapters.tokenizer import O200kTokenEstimator
 from adapters.transport.way_out import WayOut
+from application.decide_step_menu import DecideStepMenu
 from application.diagnose import Diagnose
 from application.first_steps import TakeFirstSteps
+from application.read_tool_router import ReadToolRouter
 from application.record_usage import RecordUsage
+from application.switch_tool_router import SwitchToolRouter
 from application.turn import TurnPipeline
 from entrypoints.drain import Drain
 from entrypoints.settings import Settings
@@ -48,6 +56,12 @@ class Container(containers.DeclarativeContainer):
     vault = providers.Singleton(
         EnvelopeVault, settings.provided.master_key, settings.provided.master_key_previous
     )
+    user_tokens = providers.Singleton(
+        Ed25519UserTokens,
+        settings.provided.jwt_secret,
+        settings.provided.jwt_secret_previous,
+        now=clock.provided.now,
+    )
     estimator = providers.Singleton(O200kTokenEstimator)
 
     read_pool = providers.Singleton(read_pool, database_url)
@@ -57,6 +71,12 @@ class Container(containers.DeclarativeContainer):
     usage_recorder = providers.Singleton(
         PostgresUsageRecorder, write_pool, on_unrecorded=telemetry.provided.usage_unrecorded
     )
+
+    owners_pool = providers.Singleton(owners_pool, database_url)
+    users = providers.Singleton(PostgresUsers, owners_pool)
+    workspaces = providers.Singleton(PostgresWorkspaces, owners_pool)
+    read_tool_router = providers.Singleton(ReadToolRouter, users, workspaces)
+    switch_tool_router = providers.Singleton(SwitchToolRouter, users, workspaces)
 
     way_out = providers.Singleton(WayOut)
     provider_profiles = providers.Singleton(
@@ -74,13 +94,35 @@ class Container(containers.DeclarativeContainer):
         on_dropped_frame=telemetry.provided.frame_dropped,
     )
 
+    tool_router = providers.Singleton(
+        JevToolRouter,
+        providers.Callable(decisions_url, settings.provided.openrouter_base),
+        way_out,
+        estimator,
+        clock,
+        timeout_s=settings.provided.tool_router_timeout_s,
+        on_decision=telemetry.provided.router_decided,
+        on_unseen_charge=telemetry.provided.router_charge_unseen,
+        on_circuits_open=telemetry.provided.router_circuits_open,
+    )
+
     record_usage = providers.Singleton(RecordUsage, estimator, usage_recorder)
+    decide_step_menu = providers.Singleton(
+        DecideStepMenu,
+        router=tool_router,
+        switches=providers.Singleton(PostgresRouterSwitches, read_pool),
+        recorder=usage_recorder,
+        clock=clock,
+        ids=ids,
+        on_internal_failure=telemetry.provided.internal_failure,
+    )
     turn_pipeline = providers.Singleton(
         TurnPipeline,
         contexts=turn_contexts,
         provider=chat_provider,
         served=provider_profiles,
         vault=vault,
+        decide_menu=decide_step_menu,
         record_usage=record_usage,
         clock=clock,
         ids=ids,
@@ -90,6 +132,7 @@ class Container(containers.DeclarativeContainer):
 
     upgrade_database = providers.Callable(migrate.upgrade, database_url)
     downgrade_database = providers.Callable(migrate.downgrade, database_url)
+    require_current_database = providers.Callable(migrate.require_current, database_url)
     locate_database = providers.Callable(migrate.where, database_url)
     model_catalogue = providers.Singleton(OpenAICompatibleCatalogue, provider_profiles)
     first_steps_store = providers.Singleton(PostgresFirstSteps, database_url)

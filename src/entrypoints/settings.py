@@ -65,20 +65,30 @@ class Settings:
     service_token: Secret | None
     service_token_previous: Secret | None
     jwt_secret: Secret | None
+    jwt_secret_previous: Secret | None
     master_key: Secret | None
     master_key_previous: Secret | None
     host: str
     port: int
     public_url: str
+    web_origin: str | None
+    """Of the web app whose scripts may call the owners' routes, as browsers write it."""
     provider_bases: Mapping[Provider, str]
     """Only those that the environment names; the adapter knows the usual ones."""
     request_timeout_s: float
     """The longest time without a frame of the provider."""
+    tool_router_timeout_s: float
+    """For asking which tool fits a step, answer included."""
     turn_ceiling_s: float
     stream_ceiling_s: float
     drain_grace_s: float
     drain_s: float
     metrics_address: tuple[str, int] | None
+
+    @property
+    def openrouter_base(self) -> str | None:
+        """Root of OpenRouter's whole api, for what is no chat; None: the usual one."""
+        return self.provider_bases.get(Provider.OPENROUTER)
 
     def secret_findings(self) -> Iterator[SecretFinding]:
         """What there is to say of each secret: of those that must be there, and of previous ones that are."""
@@ -88,6 +98,7 @@ class Settings:
             (SERVICE_TOKEN, self.service_token, True),
             (_previous(SERVICE_TOKEN), self.service_token_previous, False),
             (JWT_SECRET, self.jwt_secret, True),
+            (_previous(JWT_SECRET), self.jwt_secret_previous, False),
             (MASTER_KEY, self.master_key, True),
             (_previous(MASTER_KEY), self.master_key_previous, False),
         ):
@@ -139,13 +150,16 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         service_token=secret(SERVICE_TOKEN),
         service_token_previous=secret(_previous(SERVICE_TOKEN)),
         jwt_secret=secret(JWT_SECRET),
+        jwt_secret_previous=secret(_previous(JWT_SECRET)),
         master_key=secret(MASTER_KEY),
         master_key_previous=secret(_previous(MASTER_KEY)),
         host=host,
         port=port,
         public_url=_http_url(environ, "API_PUBLIC_URL") or f"http://{host}:{port}",
+        web_origin=_origin(environ, "WEB_ORIGIN"),
         provider_bases=_provider_bases(environ),
         request_timeout_s=_integer(environ, "LLM_REQUEST_TIMEOUT_MS", 300_000, low=1) / 1000,
+        tool_router_timeout_s=_integer(environ, "TOOL_ROUTER_TIMEOUT_MS", 2_000, low=1) / 1000,
         turn_ceiling_s=_integer(environ, "BRABO_TURN_CEILING_MS", 285_000, low=1) / 1000,
         stream_ceiling_s=_integer(environ, "BRABO_STREAM_CEILING_MS", 600_000, low=1) / 1000,
         drain_grace_s=_seconds(environ, "BRABO_DRAIN_GRACE_S", 5),
@@ -212,6 +226,26 @@ def _http_url(environ: Mapping[str, str], name: str) -> str | None:
     if parts.username or parts.password:
         raise SettingsError(f"{name} must not hold a user name or password.")
     return text.rstrip("/")
+
+
+def _origin(environ: Mapping[str, str], name: str) -> str | None:
+    """As browsers write it: a name in lower case, without the port that its scheme implies."""
+    url = _http_url(environ, name)
+    if url is None:
+        return None
+    parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError:
+        port = -1
+    host = parts.hostname or ""
+    is_name = host.isascii() and host.isprintable()
+    if not is_name or port == -1 or parts.path or parts.query or parts.fragment:
+        raise SettingsError(
+            f"{name} must be one origin and nothing after it, such as https://app.example.com or http://localhost:3001."
+        )
+    is_implied = port in (None, {"http": 80, "https": 443}[parts.scheme])
+    return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}{'' if is_implied else f':{port}'}"
 
 
 def _database_url(environ: Mapping[str, str]) -> Secret | None:

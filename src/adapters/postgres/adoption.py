@@ -20,7 +20,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.elements import TextClause
 
-from adapters.postgres.tables import BASELINE, metadata, revision_of
+from adapters.postgres.tables import BASELINE, metadata, revision_of, revision_of_table
 
 ADOPTION_TABLE: Final = "brabo_api_adoption"
 """Exists on adopted databases only: the columns of later revisions that were there before us."""
@@ -147,8 +147,10 @@ def examine(connection: Connection) -> Findings:
     problems: list[str] = []
     for name in _TABLES:
         table = metadata.tables[name]
+        came_with = revision_of_table(table)
         if name not in found:
-            problems.append(f"table {name} is missing")
+            if came_with == BASELINE:
+                problems.append(f"table {name} is missing")
             continue
         columns = found[name]
         for column in table.columns:
@@ -157,7 +159,7 @@ def examine(connection: Connection) -> Findings:
                 problems += _differences(column, wanted_type, columns[column.name])
                 if revision_of(column) != BASELINE:
                     there_already.add((name, column.name))
-            elif revision_of(column) == BASELINE:
+            elif revision_of(column) == came_with:
                 problems.append(f"column {column} is missing")
         problems += _missing_keys(table, keys, columns)
         if name in _WRITTEN_BY_TURNS:
@@ -166,11 +168,12 @@ def examine(connection: Connection) -> Findings:
                 for other, theirs in sorted(columns.items())
                 if other not in table.columns and theirs.not_null and not theirs.filled_by_server
             ]
-    return Findings(bool(found), frozenset(there_already), tuple(problems))
+    any_table = any(revision_of_table(metadata.tables[name]) == BASELINE for name in found)
+    return Findings(any_table, frozenset(there_already), tuple(problems))
 
 
 def remember(connection: Connection, there_already: frozenset[tuple[str, str]]) -> None:
-    """Mark the database as adopted, and these columns as not ours to drop."""
+    """Mark the database as adopted, and those of these columns that stand in its own tables as not ours to drop."""
     connection.execute(
         text(
             f"""
@@ -181,6 +184,8 @@ def remember(connection: Connection, there_already: frozenset[tuple[str, str]]) 
         )
     )
     for table_name, column_name in sorted(there_already):
+        if revision_of_table(metadata.tables[table_name]) != BASELINE:
+            continue  # a table of ours is ours, whenever it came
         connection.execute(
             text(f"INSERT INTO {ADOPTION_TABLE} VALUES (:table_name, :column_name) ON CONFLICT DO NOTHING"),  # noqa: S608 - a constant
             {"table_name": table_name, "column_name": column_name},

@@ -1,7 +1,7 @@
 """The tables this program reads and writes, as the newest migration leaves them.
 
 Statements are built from these tables. A database that was adopted has more tables and more columns than these, so
-every statement names its columns. A column that came after the baseline says with which revision in its `info`.
+every statement names its columns. What came after the baseline says with which revision in its `info`.
 """
 
 from typing import Final
@@ -15,6 +15,7 @@ from sqlalchemy import (
     DateTime,
     Enum,
     ForeignKey,
+    FromClause,
     Index,
     Integer,
     MetaData,
@@ -29,7 +30,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 VERSION_TABLE: Final = "brabo_api_version"
 BASELINE: Final = "0065"
-HEAD: Final = "py0001"
+HEAD: Final = "py0002"
 """The revision this program needs; `READ_VERSION` gives it on a database that is current."""
 
 READ_VERSION: Final = f"SELECT version_num FROM {VERSION_TABLE}"  # noqa: S608 - made of a constant
@@ -48,7 +49,13 @@ metadata = MetaData(
 
 def revision_of(column: Column[object]) -> str:
     """The revision that brings the column."""
-    return str(column.info.get("revision", BASELINE))
+    return str(column.info.get("revision", revision_of_table(column.table)))
+
+
+def revision_of_table(table: FromClause) -> str:
+    """The revision that brings the table."""
+    assert isinstance(table, Table)
+    return str(table.info.get("revision", BASELINE))
 
 
 def _enum(name: str, *labels: str) -> Enum:
@@ -359,3 +366,17 @@ token_usage = Table(
 )
 Index(None, token_usage.c.session_id, token_usage.c.created_at)
 Index(None, token_usage.c.created_at)
+
+router_switches = Table(
+    "brabo_api_router_switches",
+    metadata,
+    Column("id", Uuid, primary_key=True, server_default=text("gen_random_uuid()")),
+    Column("workspace_id", Uuid, nullable=False),
+    Column("by_user_id", Uuid),
+    Column("was_enabled", Boolean, nullable=False),
+    Column("is_enabled", Boolean, nullable=False),
+    Column("created_at", DateTime(timezone=True), nullable=False, server_default=text("now()")),
+    info={"revision": "py0002"},
+)
+"""Who switched a workspace's router, the shell being nobody. It outlives the workspace and the user."""
+Index(None, router_switches.c.workspace_id, router_switches.c.created_at)

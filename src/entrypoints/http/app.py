@@ -7,19 +7,17 @@ from typing import Any, Final
 
 import structlog
 from litestar import Litestar, Request, Response, get, post
-from litestar.connection import ASGIConnection
-from litestar.exceptions import HTTPException, PermissionDeniedException
-from litestar.handlers import BaseRouteHandler
+from litestar.exceptions import HTTPException
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.params import FromPath
-from litestar.types import ASGIApp, Guard
+from litestar.types import ASGIApp
 
 from entrypoints.container import Container
-from entrypoints.http.openapi import TurnOperation, TurnStreamOperation
+from entrypoints.http.openapi import SECURITY, TurnOperation, TurnStreamOperation
+from entrypoints.http.owners import owners_router
 from entrypoints.http.presentations import Patience
 from entrypoints.http.problems import Problem, framework_problem, internal_problem
-from entrypoints.http.tracing import continued_trace, log_ids
 from entrypoints.http.turns import TurnRoutes
 from entrypoints.version import VERSION
 
@@ -35,16 +33,15 @@ def create_app(container: Container, patience: Patience | None = None) -> Litest
     drain = container.drain()
     turns = TurnRoutes(
         pipeline=container.turn_pipeline(),
+        accepts_token=container.service_tokens().accepts,
         drain=drain,
         patience=patience or Patience(),
         turn_ceiling_s=settings.turn_ceiling_s,
         stream_ceiling_s=settings.stream_ceiling_s,
     )
-    guard = _service_token_guard(container)
 
     @post(
         "/internal/sessions/{session_id:str}/llm-turn",
-        guards=[guard],
         status_code=200,
         operation_class=TurnOperation,
         summary="Run a turn",
@@ -56,7 +53,6 @@ def create_app(container: Container, patience: Patience | None = None) -> Litest
 
     @post(
         "/internal/sessions/{session_id:str}/llm-turn-stream",
-        guards=[guard],
         status_code=200,
         operation_class=TurnStreamOperation,
         summary="Run a turn, streamed",
@@ -88,6 +84,7 @@ def create_app(container: Container, patience: Patience | None = None) -> Litest
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(container.read_pool())
             await stack.enter_async_context(container.write_pool())
+            await stack.enter_async_context(container.owners_pool())
             await stack.enter_async_context(container.way_out())
             stack.push_async_callback(container.usage_recorder().close)
             yield
@@ -98,7 +95,7 @@ def create_app(container: Container, patience: Patience | None = None) -> Litest
         return internal_problem()
 
     return Litestar(
-        route_handlers=[llm_turn, llm_turn_stream, healthz, readyz],
+        route_handlers=[llm_turn, llm_turn_stream, healthz, readyz, owners_router(container)],
         lifespan=[lifespan],
         exception_handlers={HTTPException: framework_problem, Exception: unexpected},
         openapi_config=OpenAPIConfig(
@@ -106,22 +103,9 @@ def create_app(container: Container, patience: Patience | None = None) -> Litest
             version=VERSION,
             description="The metered turn: one HTTP call for every step of an agent's loop.",
             path="/schema",
+            components=SECURITY,
             render_plugins=[JsonRenderPlugin(path="/openapi.json")],
         ),
         logging_config=None,
         request_max_body_size=None,
     )
-
-
-def _service_token_guard(container: Container) -> Guard:
-    tokens = container.service_tokens()
-
-    # Not a plain function, which the framework would run in a thread.
-    async def guard(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
-        if not tokens.accepts(connection.headers.get("x-brabo-service-token")):
-            peer = connection.client.host if connection.client else None
-            ids = log_ids(continued_trace(connection.scope))
-            _log.warning("service_token_refused", path=connection.url.path, peer=peer, **ids)
-            raise PermissionDeniedException("The header X-Brabo-Service-Token is missing or wrong.")
-
-    return guard

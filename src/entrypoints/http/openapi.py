@@ -1,16 +1,19 @@
-"""What OpenAPI says of the turn routes, whose bodies are read by hand and not by the framework."""
+"""What OpenAPI says of the routes whose bodies are read by hand and not by the framework."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from litestar.openapi.spec import (
+    Components,
     Example,
     OpenAPIMediaType,
     OpenAPIResponse,
     Operation,
-    Parameter,
     RequestBody,
     Schema,
+    SecurityRequirement,
+    SecurityScheme,
 )
 from litestar.openapi.spec.enums import OpenAPIFormat, OpenAPIType
 
@@ -183,13 +186,13 @@ _REFUSALS: Final = {
 }
 
 
-def _refusals() -> dict[str, OpenAPIResponse]:
+def _refusals(descriptions: Mapping[str, str] = _REFUSALS) -> dict[str, OpenAPIResponse]:
     return {
         status: OpenAPIResponse(
             description=description,
             content={"application/problem+json": OpenAPIMediaType(schema=_PROBLEM)},
         )
-        for status, description in _REFUSALS.items()
+        for status, description in descriptions.items()
     }
 
 
@@ -205,13 +208,24 @@ def _request_body() -> RequestBody:
     )
 
 
-_SERVICE_TOKEN: Final = Parameter(
-    name="X-Brabo-Service-Token",
-    param_in="header",
-    required=True,
-    schema=_STRING,
-    description="The secret that engines share with this api.",
+SECURITY: Final = Components(
+    security_schemes={
+        "serviceToken": SecurityScheme(
+            type="apiKey",
+            name="X-Brabo-Service-Token",
+            security_scheme_in="header",
+            description="The secret that engines share with this api.",
+        ),
+        "userToken": SecurityScheme(
+            type="http",
+            scheme="bearer",
+            bearer_format="JWT",
+            description="A user's token, signed with Ed25519. Roles are read from the database, never from it.",
+        ),
+    }
 )
+_BY_ENGINES: Final[list[SecurityRequirement]] = [{"serviceToken": []}]
+_BY_USERS: Final[list[SecurityRequirement]] = [{"userToken": []}]
 
 
 @dataclass
@@ -220,7 +234,7 @@ class TurnOperation(Operation):
 
     def __post_init__(self) -> None:
         """Fill in what the framework cannot see."""
-        self.parameters = [*(self.parameters or []), _SERVICE_TOKEN]
+        self.security = _BY_ENGINES
         self.request_body = _request_body()
         self.responses = {
             "200": OpenAPIResponse(
@@ -250,7 +264,7 @@ class TurnStreamOperation(Operation):
 
     def __post_init__(self) -> None:
         """Fill in what the framework cannot see."""
-        self.parameters = [*(self.parameters or []), _SERVICE_TOKEN]
+        self.security = _BY_ENGINES
         self.request_body = _request_body()
         self.responses = {
             "200": OpenAPIResponse(
@@ -266,4 +280,117 @@ class TurnStreamOperation(Operation):
                 },
             ),
             **_refusals(),
+        }
+
+
+_NO_MEMBER: Final = "or no member, whether the workspace exists or not."
+_OWNERS_REFUSALS: Final = {
+    "401": "The user's token is missing, wrong or expired, or its user is not there any more.",
+    "503": "The database cannot be reached. `Retry-After` says when to come back.",
+}
+_WORKSPACE: Final = Schema(
+    type=OpenAPIType.OBJECT,
+    title="WorkspaceToolRouter",
+    required=["id", "name", "slug", "toolRouterEnabled"],
+    properties={"id": _UUID, "name": _STRING, "slug": _STRING, "toolRouterEnabled": _BOOLEAN},
+)
+_WORKSPACE_EXAMPLE: Final = {
+    "id": "0198c0de-0000-7000-8000-000000000001",
+    "name": "Main",
+    "slug": "main",
+    "toolRouterEnabled": False,
+}
+
+
+def _workspace_response() -> OpenAPIResponse:
+    return OpenAPIResponse(
+        description="The workspace, and whether its tool router is on.",
+        content={
+            "application/json": OpenAPIMediaType(
+                schema=_WORKSPACE, examples={"off": Example(summary="Off", value=_WORKSPACE_EXAMPLE)}
+            )
+        },
+    )
+
+
+@dataclass
+class ReadToolRouterOperation(Operation):
+    """`GET /workspaces/{id}/tool-router`."""
+
+    def __post_init__(self) -> None:
+        """Fill in what the framework cannot see."""
+        self.security = _BY_USERS
+        self.responses = {
+            "200": _workspace_response(),
+            **_refusals({**_OWNERS_REFUSALS, "403": f"The user has no role in the workspace, {_NO_MEMBER}"}),
+        }
+
+
+@dataclass
+class SwitchToolRouterOperation(Operation):
+    """`PUT /workspaces/{id}/tool-router`."""
+
+    def __post_init__(self) -> None:
+        """Fill in what the framework cannot see."""
+        self.security = _BY_USERS
+        self.request_body = RequestBody(
+            required=True,
+            content={
+                "application/json": OpenAPIMediaType(
+                    schema=Schema(
+                        type=OpenAPIType.OBJECT,
+                        title="ToolRouterSwitch",
+                        required=["enabled"],
+                        properties={"enabled": _BOOLEAN},
+                    ),
+                    examples={"off": Example(summary="Switch it off", value={"enabled": False})},
+                )
+            },
+        )
+        self.responses = {
+            "200": _workspace_response(),
+            **_refusals(
+                {
+                    **_OWNERS_REFUSALS,
+                    "400": "The body does not decode: which field, and why.",
+                    "403": f"The user is no owner of the workspace, {_NO_MEMBER}",
+                    "413": "The body is over 64 KiB.",
+                }
+            ),
+        }
+
+
+@dataclass
+class JwksOperation(Operation):
+    """`GET /.well-known/jwks.json`."""
+
+    def __post_init__(self) -> None:
+        """Fill in what the framework cannot see."""
+        members = ["crv", "kty", "x", "kid", "alg", "use"]
+        key = Schema(
+            type=OpenAPIType.OBJECT, required=members, properties={**dict.fromkeys(members, _STRING)}
+        )
+        example = {
+            "crv": "Ed25519",
+            "kty": "OKP",
+            "x": "zmua_C06iJ33SkXxiG-zGj6Nrd_M3C3yBJkJ7v0wwlg",
+            "kid": "HRUqYTEtPCVEnSj5y3T_HVM21p13jnAcfKdqy1tyrIY",
+            "alg": "EdDSA",
+            "use": "sig",
+        }
+        self.responses = {
+            "200": OpenAPIResponse(
+                description="The key that signs, and while secrets are rotated the one before it.",
+                content={
+                    "application/json": OpenAPIMediaType(
+                        schema=Schema(
+                            type=OpenAPIType.OBJECT,
+                            title="JwkSet",
+                            required=["keys"],
+                            properties={"keys": _list_of(key)},
+                        ),
+                        examples={"one": Example(summary="One key", value={"keys": [example]})},
+                    )
+                },
+            )
         }

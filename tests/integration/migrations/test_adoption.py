@@ -26,6 +26,18 @@ WITH_0067 = """
     ALTER TABLE token_usage ADD COLUMN resolved_model_name varchar(200);
     ALTER TABLE token_usage ADD COLUMN generation_id text;
 """
+WITH_PY0002 = """
+    CREATE TABLE brabo_api_router_switches (
+        id uuid PRIMARY KEY DEFAULT gen_random_uuid(),
+        workspace_id uuid NOT NULL,
+        by_user_id uuid,
+        was_enabled boolean NOT NULL,
+        is_enabled boolean NOT NULL,
+        created_at timestamptz NOT NULL DEFAULT now()
+    );
+    INSERT INTO brabo_api_router_switches (workspace_id, was_enabled, is_enabled)
+    VALUES (gen_random_uuid(), true, false);
+"""
 WITH_PY0001 = "ALTER TABLE token_usage ADD COLUMN cached_input_tokens int, ADD COLUMN reasoning_tokens int;"
 
 ADDED_LINES = {
@@ -42,7 +54,22 @@ ADDED_LINES = {
         "column token_usage.cached_input_tokens int4 YES -",
         "column token_usage.reasoning_tokens int4 YES -",
     },
+    "py0002": {
+        "column brabo_api_router_switches.id uuid NO gen_random_uuid()",
+        "column brabo_api_router_switches.workspace_id uuid NO -",
+        "column brabo_api_router_switches.by_user_id uuid YES -",
+        "column brabo_api_router_switches.was_enabled bool NO -",
+        "column brabo_api_router_switches.is_enabled bool NO -",
+        "column brabo_api_router_switches.created_at timestamptz NO now()",
+        "constraint brabo_api_router_switches pk_brabo_api_router_switches PRIMARY KEY (id)",
+        "index CREATE UNIQUE INDEX pk_brabo_api_router_switches ON brabo_api_router_switches USING btree (id)",
+        (
+            "index CREATE INDEX ix_brabo_api_router_switches_workspace_id_created_at"
+            " ON brabo_api_router_switches USING btree (workspace_id, created_at)"
+        ),
+    },
 }
+REVISIONS = tuple(ADDED_LINES)
 
 
 def make_existing(database_url: str, *changes: str) -> set[str]:
@@ -77,12 +104,13 @@ def without_our_mark(schema: set[str]) -> set[str]:
 @pytest.mark.parametrize(
     ("changes", "applied", "added"),
     [
-        pytest.param((), ("0066", "0067", "py0001"), ("0066", "0067", "py0001"), id="at 0065"),
-        pytest.param((WITH_0066,), ("0067", "py0001"), ("0067", "py0001"), id="0066 is there"),
-        pytest.param((WITH_0066, WITH_0067), ("py0001",), ("py0001",), id="0067 is there"),
-        pytest.param((WITH_0066, WITH_0067, WITH_PY0001), (), (), id="all is there"),
-        pytest.param((WITH_0067,), ("0066", "0067", "py0001"), ("0066", "py0001"), id="0067 without 0066"),
-        pytest.param((WITH_PY0001,), ("0066", "0067", "py0001"), ("0066", "0067"), id="py0001 alone"),
+        pytest.param((), REVISIONS, REVISIONS, id="at 0065"),
+        pytest.param((WITH_0066,), REVISIONS[1:], REVISIONS[1:], id="0066 is there"),
+        pytest.param((WITH_0066, WITH_0067), REVISIONS[2:], REVISIONS[2:], id="0067 is there"),
+        pytest.param((WITH_0066, WITH_0067, WITH_PY0001), REVISIONS[3:], REVISIONS[3:], id="py0001 is there"),
+        pytest.param((WITH_0066, WITH_0067, WITH_PY0001, WITH_PY0002), (), (), id="all is there"),
+        pytest.param((WITH_0067,), REVISIONS, ("0066", "py0001", "py0002"), id="0067 without 0066"),
+        pytest.param((WITH_PY0001,), REVISIONS, ("0066", "0067", "py0002"), id="py0001 alone"),
     ],
 )
 def test_what_is_there_is_stamped_and_what_is_missing_is_added(
@@ -108,7 +136,7 @@ def test_half_of_0066_is_completed(empty_database_url: str) -> None:
     before = make_existing(
         empty_database_url, "ALTER TABLE workspaces ADD COLUMN tool_router_enabled bool NOT NULL DEFAULT true"
     )
-    assert migrate.upgrade(empty_database_url).applied == ("0066", "0067", "py0001")
+    assert migrate.upgrade(empty_database_url).applied == REVISIONS
     added = without_our_mark(dump_schema(empty_database_url)) - before
     assert "column token_usage.price_implicit bool NO false" in added
     assert "column workspaces.tool_router_enabled bool NO true" in before
@@ -130,7 +158,7 @@ def test_rows_that_were_there_stay_and_get_the_defaults(empty_database_url: str)
 
 def test_five_at_once_adopt_once(five_processes: MigratingProcesses, empty_database_url: str) -> None:
     make_existing(empty_database_url)
-    assert five_processes.upgrade(empty_database_url) == [[], [], [], [], ["0066", "0067", "py0001"]]
+    assert five_processes.upgrade(empty_database_url) == [[], [], [], [], list(REVISIONS)]
 
 
 @pytest.mark.parametrize(
@@ -255,6 +283,14 @@ def test_harmless_differences_are_accepted(existing: Connection, change: str) ->
             "ALTER TABLE token_usage ADD COLUMN reasoning_tokens bigint",
             "column token_usage.reasoning_tokens is bigint, not integer",
         ),
+        (
+            WITH_PY0002 + "ALTER TABLE brabo_api_router_switches DROP by_user_id",
+            "column brabo_api_router_switches.by_user_id is missing",
+        ),
+        (
+            WITH_PY0002 + "ALTER TABLE brabo_api_router_switches ALTER is_enabled TYPE text",
+            "column brabo_api_router_switches.is_enabled is text, not boolean",
+        ),
     ],
 )
 def test_what_does_not_fit_is_named(existing: Connection, change: str, problem: str) -> None:
@@ -327,6 +363,27 @@ def test_what_was_there_before_us_is_remembered(empty_database_url: str) -> None
     assert remembered == [("token_usage", "price_implicit"), ("workspaces", "tool_router_enabled")]
 
 
+def test_our_own_table_found_again_is_used_as_it_is_and_stays_ours(empty_database_url: str) -> None:
+    make_existing(empty_database_url, WITH_0066, WITH_0067, WITH_PY0001, WITH_PY0002)
+    assert migrate.upgrade(empty_database_url).applied == ()
+    with psycopg.connect(empty_database_url) as connection:
+        kept = connection.execute("SELECT was_enabled, is_enabled FROM brabo_api_router_switches").fetchall()
+        remembered = connection.execute("SELECT table_name FROM brabo_api_adoption").fetchall()
+    assert kept == [(True, False)]
+    assert {name for (name,) in remembered} == {"token_usage", "workspaces"}
+
+    migrate.downgrade(empty_database_url, "py0001")
+    assert not {line for line in dump_schema(empty_database_url) if "brabo_api_router_switches" in line}
+    assert migrate.upgrade(empty_database_url).applied == ("py0002",)
+
+
+def test_our_own_table_alone_makes_no_database_of_another_program(empty_database_url: str) -> None:
+    with psycopg.connect(empty_database_url) as connection:
+        connection.execute(WITH_PY0002.encode())
+    report = migrate.upgrade(empty_database_url)
+    assert (report.adopted, report.after) == (False, HEAD)
+
+
 def test_an_adopted_database_that_is_behind_is_looked_at_again(empty_database_url: str) -> None:
     make_existing(empty_database_url)
     migrate.upgrade(empty_database_url)
@@ -338,4 +395,4 @@ def test_an_adopted_database_that_is_behind_is_looked_at_again(empty_database_ur
     with psycopg.connect(empty_database_url) as connection:
         connection.execute("ALTER TABLE token_usage ALTER reasoning_tokens TYPE int")
     report = migrate.upgrade(empty_database_url)
-    assert (report.applied, report.adopted) == (("py0001",), False)
+    assert (report.applied, report.adopted) == (("py0001", "py0002"), False)

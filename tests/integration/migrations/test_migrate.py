@@ -37,7 +37,13 @@ def insert_usage(connection: psycopg.Connection, world: World, count: int) -> No
 def test_five_at_once_on_an_empty_database(
     five_processes: MigratingProcesses, empty_database_url: str, another_database_url: str
 ) -> None:
-    assert five_processes.upgrade(empty_database_url) == [[], [], [], [], ["0065", "0066", "0067", "py0001"]]
+    assert five_processes.upgrade(empty_database_url) == [
+        [],
+        [],
+        [],
+        [],
+        ["0065", "0066", "0067", "py0001", "py0002"],
+    ]
     migrate.upgrade(another_database_url)
     assert dump_schema(empty_database_url) == dump_schema(another_database_url)
 
@@ -48,19 +54,19 @@ def test_five_at_once_one_revision_behind(
     migrate.upgrade(empty_database_url)
     head = dump_schema(empty_database_url)
     migrate.downgrade(empty_database_url, "0067")
-    assert five_processes.upgrade(empty_database_url) == [[], [], [], [], ["py0001"]]
+    assert five_processes.upgrade(empty_database_url) == [[], [], [], [], ["py0001", "py0002"]]
     assert dump_schema(empty_database_url) == head
 
 
 def test_a_second_run_says_that_nothing_is_pending(empty_database_url: str) -> None:
     assert migrate.where(empty_database_url) == migrate.MigrationState(
-        current=None, head=HEAD, adopted=False, pending=("0065", "0066", "0067", "py0001")
+        current=None, head=HEAD, adopted=False, pending=("0065", "0066", "0067", "py0001", "py0002")
     )
     said: list[str] = []
     assert migrate.upgrade(empty_database_url, said.append) == migrate.MigrationReport(
-        before=None, after=HEAD, applied=("0065", "0066", "0067", "py0001"), adopted=False
+        before=None, after=HEAD, applied=("0065", "0066", "0067", "py0001", "py0002"), adopted=False
     )
-    assert said == ["applying 0065", "applying 0066", "applying 0067", "applying py0001"]
+    assert said == ["applying 0065", "applying 0066", "applying 0067", "applying py0001", "applying py0002"]
     assert migrate.upgrade(empty_database_url) == migrate.MigrationReport(
         before=HEAD, after=HEAD, applied=(), adopted=False
     )
@@ -152,7 +158,7 @@ def test_a_table_in_use_for_too_long_is_an_error_that_names_who_holds_it(
     assert "2 attempts" in str(caught.value)
     assert "dev-secret" not in str(caught.value)
     assert migrate.where(empty_database_url).current == "0066"
-    assert migrate.upgrade(empty_database_url).applied == ("0067", "py0001")
+    assert migrate.upgrade(empty_database_url).applied == ("0067", "py0001", "py0002")
 
 
 def test_waiting_for_another_migration_is_said_and_has_an_end(

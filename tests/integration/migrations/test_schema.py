@@ -11,7 +11,7 @@ from adapters.postgres.tables import BASELINE, HEAD, metadata, revision_of
 from tests.support.brabo_data import create_world, insert
 from tests.support.schema_dump import dump_schema
 
-REVISIONS = ["0065", "0066", "0067", "py0001"]
+REVISIONS = ["0065", "0066", "0067", "py0001", "py0002"]
 
 
 def test_the_head_is_the_newest_revision() -> None:
@@ -84,6 +84,24 @@ def test_a_deleted_workspace_takes_everything_below_it_along(database_url: str) 
         connection.execute("DELETE FROM workspaces WHERE id = %s", (world.workspace_id,))
         assert {table: _count(connection, table) for table in below} == dict.fromkeys(below, 0)
         assert _count(connection, "users") == 1
+
+
+def test_the_record_of_a_switch_stands_in_nobodys_way(database_url: str) -> None:
+    world = create_world(database_url)
+    with psycopg.connect(database_url) as connection:
+        insert(
+            connection,
+            "brabo_api_router_switches",
+            workspace_id=world.workspace_id,
+            by_user_id=world.user_id,
+            was_enabled=True,
+            is_enabled=False,
+        )
+        connection.execute("DELETE FROM model_bindings")
+        connection.execute("DELETE FROM user_credentials")
+        connection.execute("DELETE FROM workspaces")
+        connection.execute("DELETE FROM users")
+        assert _count(connection, "brabo_api_router_switches") == 1
 
 
 def test_a_deleted_model_leaves_its_usage(database_url: str) -> None:

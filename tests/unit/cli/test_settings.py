@@ -12,7 +12,7 @@ from entrypoints.settings import SettingsError, is_loopback, read_settings
 RANDOM = "a-random-secret-of-the-tests"
 EXAMPLE = "dev-master-key-change-me"
 SECRETS = {"BRABO_SERVICE_TOKEN": RANDOM, "AUTH_JWT_SECRET": RANDOM, "CREDENTIALS_MASTER_KEY": RANDOM}
-NAMES = (*SECRETS, "BRABO_SERVICE_TOKEN_PREVIOUS", "CREDENTIALS_MASTER_KEY_PREVIOUS")
+NAMES = (*SECRETS, *(f"{name}_PREVIOUS" for name in SECRETS))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -78,3 +78,48 @@ def test_ollamas_address_may_lack_its_scheme(given: str, base: str) -> None:
 def test_no_other_address_may() -> None:
     with pytest.raises(SettingsError, match="TOGETHER_BASE_URL"):
         read_settings({"TOGETHER_BASE_URL": "box:80"})
+
+
+@pytest.mark.parametrize(
+    ("given", "origin"),
+    [
+        ("https://app.example.com", "https://app.example.com"),
+        ("https://App.Example.com/", "https://app.example.com"),
+        ("https://app.example.com:443", "https://app.example.com"),
+        ("http://localhost:3001", "http://localhost:3001"),
+        ("http://[::1]:80", "http://[::1]"),
+        ("", None),
+    ],
+)
+def test_the_web_apps_origin_is_as_browsers_write_it(given: str, origin: str | None) -> None:
+    assert read_settings({"WEB_ORIGIN": given}).web_origin == origin
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "*",
+        "null",
+        "app.example.com",
+        "https://app.example.com/app",
+        "https://app.example.com?x",
+        "https://a.example.com,https://b.example.com",
+        "https://app.example.com:99999",
+        "https://user@app.example.com",
+        "https://ção.example.com",
+    ],
+)
+def test_what_is_not_one_origin_is_refused(given: str) -> None:
+    with pytest.raises(SettingsError, match=r"^WEB_ORIGIN must"):
+        read_settings({"WEB_ORIGIN": given})
+
+
+def test_the_routers_patience_is_two_seconds_unless_told_otherwise() -> None:
+    assert read_settings({}).tool_router_timeout_s == 2.0
+    assert read_settings({"TOOL_ROUTER_TIMEOUT_MS": "1"}).tool_router_timeout_s == 0.001
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "1.5", "2s", "1e3", "٢", "true", " 5", "2147483648"])
+def test_any_other_patience_of_the_router_is_refused(given: str) -> None:
+    with pytest.raises(SettingsError, match=r"^TOOL_ROUTER_TIMEOUT_MS must be a whole number"):
+        read_settings({"TOOL_ROUTER_TIMEOUT_MS": given})
