@@ -58,6 +58,9 @@ CONNECTIONS: Final = "tests/integration/openai_compatible/test_connections.py"
 CONTEXTS: Final = "tests/contract/test_turn_contexts.py"
 COSTS: Final = "tests/unit/domain/test_usage.py"
 DRAIN: Final = "tests/e2e/test_drain.py"
+JEV_ANSWER: Final = "tests/unit/adapters/jev/test_answer.py"
+JEV_CIRCUIT: Final = "tests/unit/adapters/jev/test_circuit.py"
+JEV_WIRE: Final = "tests/integration/jev/test_wire.py"
 LEAVING: Final = "tests/e2e/test_leaving.py"
 ODDITY: Final = "tests/integration/openai_compatible/test_wire_oddities.py::test_reads"
 RECORDER: Final = "tests/contract/test_usage_recorder.py"
@@ -66,7 +69,9 @@ SENTENCES: Final = "tests/unit/http/test_sentences.py"
 SERVICE_TOKEN: Final = "tests/unit/adapters/test_service_token.py"
 TURN: Final = "tests/unit/application/test_turn.py"
 TURNS: Final = "tests/e2e/test_turns.py"
+USER_TOKEN: Final = "tests/unit/adapters/test_user_token.py"
 WIRE: Final = "tests/unit/http/test_wire.py"
+WORKSPACES: Final = "tests/contract/test_workspaces.py"
 
 METERING: Final = [
     Mutant(
@@ -403,8 +408,8 @@ PROVIDER: Final = [
     Mutant(
         "comments-count-as-life",
         "adapters/openai_compatible/provider.py",
-        "        self._quiet_s += loop.time() - started_s\n",
-        "        self._quiet_s = 0.0 if received.startswith(b':') else self._quiet_s + loop.time() - started_s\n",
+        "            self._quiet_s += loop.time() - started_s\n",
+        "            self._quiet_s = 0.0 if received.startswith(b':') else self._quiet_s + loop.time() - started_s\n",
         f"{CONNECTIONS}::test_comments_do_not_end_the_silence",
     ),
     Mutant(
@@ -531,8 +536,8 @@ ENGINES: Final = [
     Mutant(
         "deeper-than-900-accepted",
         "entrypoints/http/wire.py",
-        " and _nests_over(msgspec.json.decode(body), MAX_DEPTH):\n",
-        " and False:\n",
+        "_SLICE_BYTES]) > MAX_DEPTH:\n",
+        "_SLICE_BYTES]) > 2 * MAX_DEPTH:\n",
         f"{WIRE}::test_the_depth_that_is_legal_ends_at_900[901-False]",
     ),
     Mutant(
@@ -598,18 +603,24 @@ ENGINES: Final = [
         "deltas-held-back",
         "entrypoints/http/presentations.py",
         """\
-        async for event in turn.events():
-            if isinstance(event, TextDeltas):
-                await outlet.write_all(encode_deltas(event.pieces))
-            else:
+            async for event in events:
+                if isinstance(event, TextDeltas):
+                    frames = encode_deltas(event.pieces)
+                    await (outlet.write(frames) if isinstance(frames, bytes) else outlet.write_all(frames))
+                elif isinstance(event, RoutingStarted):
+                    await outlet.write(ROUTING_STARTED)
+                else:
 """,
         """\
-        held = []
-        async for event in turn.events():
-            if isinstance(event, TextDeltas):
-                held += encode_deltas(event.pieces)
-            else:
-                await outlet.write(b"".join(held))
+            held = []
+            async for event in events:
+                if isinstance(event, TextDeltas):
+                    frames = encode_deltas(event.pieces)
+                    held += [frames] if isinstance(frames, bytes) else frames
+                elif isinstance(event, RoutingStarted):
+                    await outlet.write(ROUTING_STARTED)
+                else:
+                    await outlet.write(b"".join(held))
 """,
         f"{LEAVING}::test_each_piece_leaves_as_soon_as_it_comes",
     ),
@@ -623,8 +634,8 @@ ENGINES: Final = [
     Mutant(
         "413-without-reading-on",
         "entrypoints/http/body.py",
-        "            if more:\n",
-        "            if False:\n",
+        "        if more:\n",
+        "        if False:\n",
         f"{BODY}::test_what_still_comes_of_a_body_over_the_limit_is_taken",
     ),
     Mutant(
@@ -688,7 +699,105 @@ OPERATORS: Final = [
     ),
 ]
 
-MUTANTS: Final = [*METERING, *DECISIONS, *PROVIDER, *ENGINES, *OPERATORS]
+OWNERS: Final = [
+    Mutant(
+        "role-check-dropped",
+        "application/require_role.py",
+        "if role is None or not role.covers(needed):",
+        "if role is None:",
+        "tests/unit/application/test_tool_router_switch.py::test_who_is_no_owner_may_look_and_not_switch",
+    ),
+    Mutant(
+        "orphaned-user-taken-for-a-stranger",
+        "adapters/postgres/users.py",
+        "            raise UnknownUser\n",
+        "            return None\n",
+        "tests/contract/test_users.py::test_who_is_not_there_any_more_is_unknown[postgres]",
+    ),
+    Mutant(
+        "token-of-any-audience-accepted",
+        "adapters/security/user_token.py",
+        '{"require": _REQUIRED_CLAIMS}',
+        '{"require": _REQUIRED_CLAIMS, "verify_aud": False}',
+        f"{USER_TOKEN}::test_every_claim_counts",
+    ),
+    Mutant(
+        "previous-jwt-secret-refused",
+        "adapters/security/user_token.py",
+        "if previous is None else",
+        "if True else",
+        f"{USER_TOKEN}::test_while_secrets_change_both_keys_are_published_and_the_new_one_signs",
+    ),
+    Mutant(
+        "switch-not-recorded",
+        "adapters/postgres/workspaces.py",
+        ".add_cte(recorded)",
+        ".add_cte(switched)",
+        f"{WORKSPACES}::test_a_switch_is_in_the_next_read_and_leaves_one_record",
+    ),
+    Mutant(
+        "switch-without-a-lock",
+        "adapters/postgres/workspaces.py",
+        ".with_for_update(key_share=True)",
+        "",
+        "tests/integration/postgres/test_router_switches.py"
+        "::test_a_switch_that_waited_records_what_it_found_then",
+    ),
+]
+
+ROUTER: Final = [
+    Mutant(
+        "runner-up-of-equals-the-last",
+        "adapters/jev/answer.py",
+        "likeliest = max(others, ",
+        "likeliest = max(reversed(others), ",
+        f"{JEV_ANSWER}::test_the_runner_up_is_the_likeliest_of_the_others[tie]",
+    ),
+    Mutant(
+        "routers-cost-dropped-in-a-fallback",
+        "adapters/jev/question.py",
+        "latency_ms, await self._spend(answer, reply))",
+        "latency_ms, None if isinstance(answer.outcome, Fallback) else await self._spend(answer, reply))",
+        "tests/contract/test_tool_router.py::test_a_choice_that_was_not_offered_costs_all_the_same[jev]",
+    ),
+    Mutant(
+        "routers-cost-before-a-cut-dropped",
+        "adapters/jev/question.py",
+        "return Answer(reply.cut, charge_within(reply.body))",
+        "return Answer(reply.cut, None)",
+        f"{JEV_WIRE}::test_a_cost_that_came_before_the_end_is_not_lost",
+    ),
+    Mutant(
+        "routers-redirect-followed",
+        "adapters/transport/way_out.py",
+        "allow_redirects=False",
+        "allow_redirects=True",
+        f"{JEV_WIRE}::test_a_redirect_is_not_followed",
+    ),
+    Mutant(
+        "circuit-counts-a-4xx",
+        "adapters/jev/question.py",
+        "return self.status >= 500 if",
+        "return self.status >= 400 if",
+        f"{JEV_WIRE}::test_refusals_open_nothing",
+    ),
+    Mutant(
+        "circuit-probed-by-everyone",
+        "adapters/jev/circuit.py",
+        "        row.next_probe_s = now_s + REST_S\n",
+        "",
+        f"{JEV_CIRCUIT}::test_it_rests_for_thirty_seconds_and_is_then_probed_once",
+    ),
+    Mutant(
+        "menu-narrowed-to-a-choice-alone",
+        "domain/menu.py",
+        " or previous_tool not in names:",
+        ":",
+        "tests/unit/domain/test_menu.py::test_without_a_previous_tool_it_is_the_catalogue",
+    ),
+]
+
+MUTANTS: Final = [*METERING, *DECISIONS, *PROVIDER, *ENGINES, *OPERATORS, *OWNERS, *ROUTER]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,10 @@ import asyncio
 from collections.abc import AsyncGenerator, Container, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from typing import Any
 from uuid import UUID
 
+from application.decide_step_menu import DecideStepMenu, Decision, MenuRequest
 from application.ports.clock import Clock, Ids
 from application.ports.credential_vault import CannotOpenCredential, CredentialVault
 from application.ports.llm_provider import ChatCall, ChatOutcome, ChatStream, LLMProvider
@@ -16,6 +18,7 @@ from domain.binding import BoundModel
 from domain.budget import refusing_budget
 from domain.failure import FailureCode, TurnFailure
 from domain.provider import Provider
+from domain.routing import Routing
 from domain.secret import Secret
 from domain.step import CalledTool, Message, Tool
 from domain.usage import TokenUsage
@@ -43,6 +46,11 @@ class TurnRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class RoutingStarted:
+    """The tool router is about to be asked: before any delta."""
+
+
+@dataclass(frozen=True, slots=True)
 class TextDeltas:
     """Pieces of the answer's text that arrived together: at least one, none of them empty."""
 
@@ -61,9 +69,11 @@ class TurnFinished:
     model: str | None = None
     usage: TokenUsage | None = None
     """The chat's row; None when nothing was charged."""
+    routing: Routing | None = None
+    """What became of the menu; None when the tool router had no part in the turn, or none that was waited for."""
 
 
-TurnEvent = TextDeltas | TurnFinished
+TurnEvent = RoutingStarted | TextDeltas | TurnFinished
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +93,12 @@ class TurnPipeline:
     served: Container[Provider]
     """The providers that `provider` can call."""
     vault: CredentialVault
+    decide_menu: DecideStepMenu
     record_usage: RecordUsage
     clock: Clock
     ids: Ids
     telemetry: TurnTelemetry
-    _settlements: set[asyncio.Task[TokenUsage | None]] = field(default_factory=set, repr=False)
+    _left_behind: set[asyncio.Task[Any]] = field(default_factory=set, repr=False)
 
     async def admit(self, request: TurnRequest) -> "Turn":
         """The turn, with nothing sent yet: the last chance for a status.
@@ -100,22 +111,34 @@ class TurnPipeline:
         return Turn(self, request, context, turn_id=self.ids.new())
 
     async def settled(self) -> None:
-        """Wait until every settlement that turns have left behind has ended; each is bounded by its recorder."""
-        while self._settlements:
-            await asyncio.wait(self._settlements)
+        """Wait until every settlement, and every decision, that turns have left behind has ended; each is bounded."""
+        while self._left_behind:
+            await asyncio.wait(self._left_behind)
 
     def settle(self, spend: ChatSpend) -> asyncio.Task[TokenUsage | None]:
         """Start a settlement that outlives the turn's own task: leaving does not undo it."""
         handed_over = asyncio.Event()
         task = asyncio.create_task(self.record_usage.chat(spend, handed_over))
-        self._settlements.add(task)
+        self._left_behind.add(task)
         task.add_done_callback(lambda done: self._settlement_ended(spend, handed_over, done))
         return task
+
+    def decide(self, decision: Decision) -> asyncio.Task[bool]:
+        """Start a decision that outlives the turn's own task, with the recording of its spend."""
+        task = asyncio.create_task(decision.run())
+        self._left_behind.add(task)
+        task.add_done_callback(self._decision_ended)
+        return task
+
+    def _decision_ended(self, task: asyncio.Task[bool]) -> None:
+        self._left_behind.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            self.telemetry.internal_failure(None, error)
 
     def _settlement_ended(
         self, spend: ChatSpend, handed_over: asyncio.Event, task: asyncio.Task[TokenUsage | None]
     ) -> None:
-        self._settlements.discard(task)
+        self._left_behind.discard(task)
         if task.cancelled():
             # Only the end of the event loop cancels a settlement.
             if spend.outcome.may_be_charged and not handed_over.is_set():
@@ -149,11 +172,14 @@ class Turn:
         self._bound = context.bindings.resolve(with_tools=bool(request.tools))
         self._chat: ChatStream | None = None
         self._settlement: asyncio.Task[TokenUsage | None] | None = None
-        self._interrupted: FailureCode | None = None
+        self._decision: Decision | None = None
+        self._deciding: asyncio.Task[bool] | None = None
+        self._interrupted: asyncio.Future[FailureCode] = asyncio.get_running_loop().create_future()
 
     def interrupt(self, code: FailureCode) -> None:
         """End the turn early, with an answer that says so. What was spent is recorded as always."""
-        self._interrupted = code
+        if not self._interrupted.done():
+            self._interrupted.set_result(code)
         if self._chat is not None:
             self._chat.interrupt(code)
 
@@ -168,10 +194,10 @@ class Turn:
         try:
             async with aclosing(self._steps()) as steps:
                 async for event in steps:
-                    if isinstance(event, TurnFinished):
-                        answer = event
-                    else:
+                    if isinstance(event, TextDeltas):
                         pieces += event.pieces
+                    elif isinstance(event, TurnFinished):
+                        answer = event
                     yield event
         except Exception as error:  # noqa: BLE001 - once the head is out, a fault of ours is an answer, never a cut
             telemetry.internal_failure(self.id, error)
@@ -181,6 +207,7 @@ class Turn:
                 failure=TurnFailure(FailureCode.INTERNAL),
                 model=self._bound.name if self._bound else None,
                 usage=await self._settled_usage(),
+                routing=await self._routing(),
             )
             yield answer
         finally:
@@ -197,8 +224,17 @@ class Turn:
             yield TurnFinished(turn_id=self.id, failure=plan, model=self._bound.name if self._bound else None)
             return
 
-        # The tool router narrows the menu here, between gate and chat; the gate is not consulted again.
+        # The gate is not consulted again between router and chat.
         menu = self._request.tools
+        self._decision = await self._pipeline.decide_menu.prepare(self._menu_request(plan))
+        if self._decision is not None and not self._interrupted.done():
+            if self._decision.is_asked:
+                yield RoutingStarted()
+                failure = await self._decided(self._decision)
+                if failure is not None:
+                    yield TurnFinished(turn_id=self.id, failure=failure, model=plan.bound.name)
+                    return
+            menu = self._decision.menu
 
         chat = self._pipeline.provider.chat(
             ChatCall(
@@ -213,16 +249,16 @@ class Turn:
             )
         )
         self._chat = chat
-        if self._interrupted is not None:
-            chat.interrupt(self._interrupted)
+        if self._interrupted.done():
+            chat.interrupt(self._interrupted.result())
         try:
             async with aclosing(chat):
                 async for pieces in chat:
                     yield TextDeltas(pieces)
-            outcome = chat.outcome()
         finally:
             # Also when the engine went away: what was spent is spent.
-            self._settlement = self._pipeline.settle(self._spend(plan.bound, chat.outcome()))
+            outcome = chat.outcome()
+            self._settlement = self._pipeline.settle(self._spend(plan.bound, menu, outcome))
         usage = await asyncio.shield(self._settlement)
         yield TurnFinished(
             turn_id=self.id,
@@ -232,7 +268,35 @@ class Turn:
             failure=outcome.failure,
             model=plan.bound.name,
             usage=usage,
+            routing=await self._routing(),
         )
+
+    async def _decided(self, decision: Decision) -> TurnFailure | None:
+        """Ask the router, and wait for its menu; why the turn ends before there is one, if it does.
+
+        The decision itself goes on until its spend is recorded: leaving does not uncharge it.
+        """
+        self._deciding = self._pipeline.decide(decision)
+        left_s = self._request.started_s + self._request.ceiling_s - self._pipeline.clock.monotonic()
+        either: set[asyncio.Future[Any]] = {decision.decided, self._interrupted}
+        await asyncio.wait(either, timeout=max(0.0, left_s), return_when=asyncio.FIRST_COMPLETED)
+        if decision.decided.done():
+            return None
+        return TurnFailure(
+            self._interrupted.result() if self._interrupted.done() else FailureCode.TIMEOUT,
+            provider=decision.provider,
+        )
+
+    async def _routing(self) -> Routing | None:
+        """What became of the menu, once its spend is recorded; None where nobody waited for it."""
+        decision, deciding = self._decision, self._deciding
+        if decision is None or not decision.decided.done():
+            return None
+        if deciding is None:
+            return decision.routing(is_spend_recorded=True)
+        await asyncio.wait({deciding})
+        is_recorded = not deciding.cancelled() and not deciding.exception() and deciding.result()
+        return decision.routing(is_spend_recorded=is_recorded)
 
     async def _settled_usage(self) -> TokenUsage | None:
         """The row of a turn that failed inside, once it is written; None without one."""
@@ -266,7 +330,22 @@ class Turn:
             self._pipeline.telemetry.credential_unreadable(self.id, workspace_id=self._context.workspace_id)
             return TurnFailure(FailureCode.NO_CREDENTIAL, provider=bound.provider)
 
-    def _spend(self, bound: BoundModel, outcome: ChatOutcome) -> ChatSpend:
+    def _menu_request(self, plan: _Plan) -> MenuRequest:
+        request = self._request
+        return MenuRequest(
+            workspace_id=self._context.workspace_id,
+            project_id=request.project_id,
+            session_id=request.session_id,
+            provider=plan.bound.provider,
+            api_key=plan.api_key,
+            agent=request.agent,
+            messages=request.messages,
+            catalogue=request.tools,
+            wants_whole_catalogue=request.wants_whole_catalogue,
+            traceparent=request.traceparent,
+        )
+
+    def _spend(self, bound: BoundModel, menu: Sequence[Tool], outcome: ChatOutcome) -> ChatSpend:
         clock, request = self._pipeline.clock, self._request
         return ChatSpend(
             turn_id=self.id,
@@ -275,7 +354,7 @@ class Turn:
             agent=request.agent,
             bound=bound,
             messages=request.messages,
-            tools=request.tools,
+            tools=menu,
             outcome=outcome,
             ended_at=clock.now(),
             latency_ms=round((clock.monotonic() - self._request.started_s) * 1000),

@@ -1,6 +1,6 @@
 """What a call used and what it cost: tokens, prices, and money in integer micro-USD."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import ROUND_HALF_UP, Decimal
 from enum import StrEnum
@@ -75,9 +75,14 @@ def decide_cost(tokens: TokenCounts, prices: Prices, charged_usd: Decimal | None
     catalogue_micros = catalogue_cost_micros(tokens, prices)
     if charged_usd is None:
         return Cost(catalogue_micros, prices, is_implicit=False, catalogue_micros=None)
+    return replace(implicit_cost(tokens, charged_usd), catalogue_micros=catalogue_micros)
+
+
+def implicit_cost(tokens: TokenCounts, charged_usd: Decimal) -> Cost:
+    """What the provider says it charged, with the price that makes it of these tokens."""
     micros = to_micros(charged_usd)
     price = _implicit_price(micros, tokens.input + tokens.output)
-    return Cost(micros, Prices(price, price), is_implicit=True, catalogue_micros=catalogue_micros)
+    return Cost(micros, Prices(price, price), is_implicit=True, catalogue_micros=None)
 
 
 def _priced(tokens: int, per_million_micros: int) -> int:

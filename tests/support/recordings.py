@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Final
 
 _FOLDERS: Final = ("fixtures/openrouter", "spec/vectors")
-_OURS: Final = ("chat_*", "models_*", "credential_envelopes.json")
-_OTHER_PARTS: Final = ("decisions_*", "access_tokens.json")
+_OURS: Final = ("chat_*", "decisions_*", "models_*", "credential_envelopes.json", "access_tokens.json")
 
 
 def shared_dir() -> Path | None:
@@ -42,23 +41,13 @@ class Recordings:
 
     def skipped(self) -> Sequence[str]:
         """Those that this test set has to read, and did not."""
-        return self._unread(_OURS)
-
-    def left_to_other_parts(self) -> Sequence[str]:
-        """Those that nothing here reads yet, and need not."""
-        return self._unread(_OTHER_PARTS)
+        return [path for pattern in _OURS for path in self.named(pattern) if path not in self._read]
 
     def summary(self) -> str:
         """One line for the end of a run."""
         if self.folder is None:
             return "recordings: the folder `shared` is not here; payloads of our own were used"
-        return (
-            f"recordings: {len(self._read)} read, {len(self.left_to_other_parts())} left to other parts"
-            f" ({', '.join(_OTHER_PARTS)}), {len(self.skipped())} skipped"
-        )
-
-    def _unread(self, patterns: Sequence[str]) -> Sequence[str]:
-        return [path for pattern in patterns for path in self.named(pattern) if path not in self._read]
+        return f"recordings: {len(self._read)} read, {len(self.skipped())} skipped"
 
     def _present(self) -> Sequence[str]:
         if self.folder is None:

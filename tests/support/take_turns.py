@@ -14,7 +14,9 @@ from uuid import UUID
 
 from adapters.in_memory.credential_vault import InMemoryVault
 from adapters.in_memory.llm_provider import ScriptedProvider
+from adapters.in_memory.router_switches import InMemoryRouterSwitches
 from adapters.in_memory.token_estimator import WordTokenEstimator
+from adapters.in_memory.tool_router import ScriptedRouter
 from adapters.metrics.telemetry import PrometheusTelemetry
 from adapters.postgres import usage_recorder
 from adapters.postgres.pool import read_pool, write_pool
@@ -22,6 +24,7 @@ from adapters.postgres.turn_contexts import PostgresTurnContexts
 from adapters.postgres.usage_recorder import PostgresUsageRecorder
 from adapters.system.clock import SystemClock
 from adapters.system.ids import UuidV7Ids
+from application.decide_step_menu import DecideStepMenu
 from application.record_usage import RecordUsage
 from application.turn import Turn, TurnFinished, TurnPipeline, TurnRequest
 from domain.provider import Provider
@@ -56,6 +59,14 @@ async def main(url: str, project: str, session: str, turns: int, cost_micros: in
             provider=provider,
             served=frozenset({Provider.OLLAMA}),
             vault=InMemoryVault(),
+            decide_menu=DecideStepMenu(
+                router=ScriptedRouter(),
+                switches=InMemoryRouterSwitches(),
+                recorder=recorder,
+                clock=clock,
+                ids=UuidV7Ids(),
+                on_internal_failure=telemetry.internal_failure,
+            ),
             record_usage=RecordUsage(WordTokenEstimator(), recorder),
             clock=clock,
             ids=UuidV7Ids(),

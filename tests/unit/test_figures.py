@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from bench.results import keep
 from scripts.figures import BEGIN, END, main, with_figures
 
 RESULTS: dict[str, Any] = {
@@ -39,6 +40,20 @@ RESULTS: dict[str, Any] = {
         "errors": 0,
     },
 }
+ROUTER = {
+    "date": "2026-12-01",
+    "python": "3.11.7",
+    "cores": 2,
+    "decision_ms": 300,
+    "pairs": 50,
+    "added_ms": 303.4,
+    "beyond_decision_ms": 3.4,
+    "cpu_off_ms": 2.801,
+    "cpu_on_ms": 3.702,
+    "cpu_added_ms": 0.904,
+    "menu_before": 5,
+    "menu_after": 2,
+}
 
 
 @pytest.fixture
@@ -64,6 +79,35 @@ def test_puts_the_figures_between_the_marks_and_leaves_the_rest(root: Path) -> N
     assert "| processor time of the api | 0.91 ms | 1.23 ms |" in text
     assert "186 turns a second offered, 170 reached (92%), 0 errors" in text
     assert "2026-11-30" in text
+
+
+def test_the_routers_figures_are_there_once_they_were_measured(root: Path) -> None:
+    main([], root)
+    assert "router" not in (root / "README.md").read_text()
+    write_results(root, {**RESULTS, "router": ROUTER})
+
+    assert main(["--check"], root) == 1
+    assert main([], root) == 0
+
+    text = (root / "README.md").read_text()
+    assert "A tool router that takes 300 ms adds 303 ms to a turn (median of 50 pairs" in text
+    assert "0.90 ms of the api's processor time more: 3.70 ms a turn, and 2.80 ms without it." in text
+    assert "`make bench-router` on 2026-12-01" in text
+
+
+def test_one_measurement_leaves_the_figures_of_the_other(root: Path) -> None:
+    results = root / "bench" / "results.json"
+
+    keep({"router": {**ROUTER, "added_ms": 303.40001}}, results)
+    keep({"json_turn": {"cpu_ms": 1.23456}}, results)
+
+    assert json.loads(results.read_text()) == {**RESULTS, "json_turn": {"cpu_ms": 1.235}, "router": ROUTER}
+
+
+def test_the_first_measurement_makes_the_file(tmp_path: Path) -> None:
+    keep({"router": ROUTER}, tmp_path / "results.json")
+
+    assert json.loads((tmp_path / "results.json").read_text()) == {"router": ROUTER}
 
 
 def test_putting_them_again_changes_nothing(root: Path) -> None:

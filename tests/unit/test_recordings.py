@@ -12,7 +12,8 @@ from tests.support import recordings, recordings_plugin
 from tests.support.recordings import Recordings
 
 CHAT, ENVELOPES = "fixtures/openrouter/chat_200.json", "spec/vectors/credential_envelopes.json"
-FILES = [CHAT, ENVELOPES, "fixtures/openrouter/decisions_200.json", "spec/vectors/access_tokens.json"]
+TOKENS, DECISIONS = "spec/vectors/access_tokens.json", "fixtures/openrouter/decisions_200.json"
+FILES = [CHAT, ENVELOPES, TOKENS, DECISIONS]
 
 CONFTEST = "from tests.support.recordings_plugin import pytest_sessionfinish, pytest_terminal_summary\n"
 READER = "from tests.support.recordings import RECORDINGS\n"
@@ -58,8 +59,7 @@ def test_what_was_read_skipped_and_left(shared: Path) -> None:
     assert read.read_bytes(CHAT) == CHAT.encode()
 
     assert read.read() == [CHAT]
-    assert read.skipped() == [ENVELOPES]
-    assert read.left_to_other_parts() == [FILES[2], FILES[3]]
+    assert read.skipped() == [DECISIONS, ENVELOPES, TOKENS]
     assert read.named("chat_*") == [CHAT]
 
 
@@ -81,9 +81,9 @@ def test_without_the_folder_there_is_nothing_to_read() -> None:
 
 
 def test_a_whole_run_that_read_everything_passes(shared: Path, checkout: Path) -> None:
-    status, output = run(checkout, [CHAT, ENVELOPES])
+    status, output = run(checkout, FILES)
 
-    assert "recordings: 2 read, 2 left to other parts (decisions_*, access_tokens.json), 0 skipped" in output
+    assert "recordings: 4 read, 0 skipped" in output
     assert status == 0, output
 
 
@@ -91,7 +91,7 @@ def test_a_whole_run_that_read_everything_passes(shared: Path, checkout: Path) -
 def test_a_whole_run_that_left_one_out_fails(
     shared: Path, checkout: Path, arguments: tuple[str, ...]
 ) -> None:
-    status, output = run(checkout, [CHAT], *arguments)
+    status, output = run(checkout, [CHAT, DECISIONS, TOKENS], *arguments)
 
     assert f"recordings: {ENVELOPES} is there and no test read it" in output
     assert "2 passed" in output

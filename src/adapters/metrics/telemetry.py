@@ -7,7 +7,7 @@ from typing import Final
 from uuid import UUID
 
 import structlog
-from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
 from application.ports.turn_telemetry import TurnTelemetry
 from domain.binding import BoundModel
@@ -40,6 +40,22 @@ class PrometheusTelemetry(TurnTelemetry):
             "brabo_provider_frames_dropped",
             "Frames of a provider that could not be read",
             ["provider"],
+            registry=self.registry,
+        )
+        self._decisions = Counter(
+            "brabo_router_decisions",
+            "Steps that the tool router was to narrow: ok, the reason why it did not, or circuit_open",
+            ["outcome"],
+            registry=self.registry,
+        )
+        self._unseen_charges = Counter(
+            "brabo_router_charges_unseen",
+            "Decisions that were sent and not answered to the end: they may have been charged, and have no usage row",
+            registry=self.registry,
+        )
+        self._circuits_open = Gauge(
+            "brabo_router_circuits_open",
+            "Keys for which the tool router is not asked for the time being",
             registry=self.registry,
         )
 
@@ -109,6 +125,18 @@ class PrometheusTelemetry(TurnTelemetry):
     def frame_dropped(self, provider: Provider) -> None:
         """Count a frame that could not be read."""
         self._dropped.labels(provider.value).inc()
+
+    def router_decided(self, outcome: str) -> None:
+        """Count what came of a step that the tool router was to narrow."""
+        self._decisions.labels(outcome).inc()
+
+    def router_charge_unseen(self) -> None:
+        """Count a decision that may have been charged without our seeing it."""
+        self._unseen_charges.inc()
+
+    def router_circuits_open(self, count: int) -> None:
+        """How many there are now."""
+        self._circuits_open.set(count)
 
     @contextmanager
     def serve(self, host: str, port: int) -> Iterator[None]:

@@ -1,9 +1,10 @@
 """The turn on the in-memory twins: the order of its steps, and what it leaves behind."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -11,15 +12,19 @@ import pytest
 from adapters.in_memory.credential_vault import InMemoryVault
 from adapters.in_memory.ledger import BudgetEntry, InMemoryLedger
 from adapters.in_memory.llm_provider import ScriptedProvider, ScriptedReply
+from adapters.in_memory.router_switches import InMemoryRouterSwitches
 from adapters.in_memory.token_estimator import WordTokenEstimator
+from adapters.in_memory.tool_router import ScriptedRouter
 from adapters.in_memory.turn_contexts import InMemoryTurnContexts
 from adapters.in_memory.usage_recorder import InMemoryUsageRecorder
 from adapters.system.clock import SystemClock
 from adapters.system.ids import UuidV7Ids
+from application.decide_step_menu import DecideStepMenu
 from application.ports.turn_context import ContextUnavailable
 from application.ports.turn_telemetry import TurnTelemetry
 from application.record_usage import RecordUsage
 from application.turn import (
+    RoutingStarted,
     TextDeltas,
     Turn,
     TurnEvent,
@@ -29,11 +34,18 @@ from application.turn import (
     UnknownSession,
 )
 from domain.binding import BindingScope, BoundModel
-from domain.budget import BudgetScope
+from domain.budget import Budget, BudgetScope, refusing_budget
 from domain.failure import FailureCode, TurnFailure
 from domain.provider import Provider
+from domain.routing import (
+    Choice,
+    Fallback,
+    FallbackReason,
+    RouterSpend,
+    Verdict,
+)
 from domain.secret import Secret
-from domain.step import CalledTool
+from domain.step import CalledTool, Message, Tool
 from domain.usage import Prices, ReportedUsage, TokenCounts, TokenUsage
 
 USAGE = ReportedUsage(TokenCounts(100, 20), Decimal("0.000123"))
@@ -119,15 +131,23 @@ class Rig:
         self.session = self.ledger.add_session(self.project)
         self.ledger.sealed_keys[self.owner, Provider.OPENROUTER] = self.vault.seal(Secret("sk-or-key"))
         self.bind(BindingScope.WORKSPACE, str(self.workspace))
+        self.router = ScriptedRouter()
+        self.switches = InMemoryRouterSwitches()
+        recorder = InMemoryUsageRecorder(self.ledger, on_unrecorded=self.unrecorded.append)
         self.pipeline = TurnPipeline(
             contexts=InMemoryTurnContexts(self.ledger),
             provider=self.provider,
             served=frozenset({Provider.OPENROUTER, Provider.OLLAMA}),
             vault=self.vault,
-            record_usage=RecordUsage(
-                WordTokenEstimator(),
-                InMemoryUsageRecorder(self.ledger, on_unrecorded=self.unrecorded.append),
+            decide_menu=DecideStepMenu(
+                router=self.router,
+                switches=self.switches,
+                recorder=recorder,
+                clock=SystemClock(),
+                ids=UuidV7Ids(),
+                on_internal_failure=self.heard.internal_failure,
             ),
+            record_usage=RecordUsage(WordTokenEstimator(), recorder),
             clock=SystemClock(),
             ids=UuidV7Ids(),
             telemetry=self.heard,
@@ -144,15 +164,23 @@ class Rig:
             supports_tool_calling=True,
         )
 
-    async def admit(self, *, agent: str | None = "dev-api", ceiling_s: float = 30) -> Turn:
+    async def admit(
+        self,
+        *,
+        agent: str | None = "dev-api",
+        ceiling_s: float = 30,
+        messages: Sequence[Message] = (SaidMessage("user", "duas palavras"),),
+        catalogue: Sequence[Tool] = (OfferedTool(),),
+        wants_whole_catalogue: bool = False,
+    ) -> Turn:
         return await self.pipeline.admit(
             TurnRequest(
                 session_id=self.session,
                 project_id=self.project,
                 agent=agent,
-                messages=[SaidMessage("user", "duas palavras")],
-                tools=[OfferedTool()],
-                wants_whole_catalogue=False,
+                messages=messages,
+                tools=catalogue,
+                wants_whole_catalogue=wants_whole_catalogue,
                 started_s=self.pipeline.clock.monotonic(),
                 ceiling_s=ceiling_s,
             )
@@ -322,12 +350,12 @@ async def test_a_settlement_cut_before_the_recorder_has_it_is_told_of(
     events = turn.events()
     await anext(events)
     ending = asyncio.ensure_future(anext(events))
-    while not rig.pipeline._settlements:
+    while not rig.pipeline._left_behind:
         await asyncio.sleep(0)
     if usage is None:
         await asyncio.sleep(0.01)
 
-    (settlement,) = rig.pipeline._settlements
+    (settlement,) = rig.pipeline._left_behind
     settlement.cancel()
     await asyncio.wait({settlement, ending})
     await events.aclose()
@@ -343,7 +371,7 @@ async def test_a_settlement_cut_after_it_is_the_recorders_to_tell_of(
     running = asyncio.create_task(rig.run())
     await slow_recorder.is_asked.wait()
 
-    (settlement,) = rig.pipeline._settlements
+    (settlement,) = rig.pipeline._left_behind
     settlement.cancel()
     await asyncio.wait({running})
 
@@ -467,3 +495,300 @@ async def test_a_provider_that_breaks_its_promise_is_an_answer_after_its_row(
     assert finished.text == "um "
     assert finished.usage is not None
     assert list(rig.ledger.usages) == [finished.turn_id]
+
+
+CATALOGUE = (OfferedTool("rodar"), OfferedTool("editar"), OfferedTool("ler"))
+AFTER_READING = (
+    SaidMessage("user", "edite a.ts"),
+    SaidMessage("assistant", "", (CalledTool("c1", "ler", {"path": "a.ts"}),)),
+    SaidMessage("tool", "conteúdo", tool_call_id="c1"),
+)
+NARROWING = Choice("editar", 0.9)
+SPEND = RouterSpend(Decimal("0.000052"), TokenCounts(1000, 0), is_estimated=False, generation_id="gen-dec-1")
+
+
+async def admit_routed(rig: Rig, **over: Any) -> Turn:
+    """A turn whose router is to be asked."""
+    return await rig.admit(**{"messages": AFTER_READING, "catalogue": CATALOGUE, **over})
+
+
+async def events_of(turn: Turn) -> tuple[Sequence[TurnEvent], TurnFinished]:
+    """What comes before the answer, and the answer."""
+    *before, finished = [event async for event in turn.events()]
+    assert isinstance(finished, TurnFinished)
+    return before, finished
+
+
+async def test_the_narrowed_menu_reaches_the_provider_and_the_answer(rig: Rig) -> None:
+    rig.router.will_say(Verdict(NARROWING, 12, SPEND))
+    rig.provider.will_say("um", usage=USAGE)
+
+    before, finished = await events_of(await admit_routed(rig))
+
+    (call,) = rig.provider.calls
+    assert [id(tool) for tool in call.tools] == [id(CATALOGUE[1]), id(CATALOGUE[2])]
+    assert before == [RoutingStarted(), TextDeltas(["um"])]
+    routing = finished.routing
+    assert routing is not None
+    assert (routing.outcome, routing.menu, routing.is_applied) == (NARROWING, ["editar", "ler"], True)
+    assert not routing.is_spend_unrecorded
+    router_row, chat_row = rig.ledger.usages.values()
+    assert (router_row.model_name, router_row.cost.micros) == (rig.router.model, 52)
+    assert chat_row == finished.usage  # the chat's alone
+
+
+async def test_started_comes_first_and_nothing_is_sent_before_it(rig: Rig) -> None:
+    events = (await admit_routed(rig)).events()
+
+    assert await anext(events) == RoutingStarted()
+    assert rig.router.asked == []
+
+    assert isinstance(await anext(events), TextDeltas)
+    assert len(rig.router.asked) == 1
+    await events.aclose()
+
+
+async def test_without_a_request_nothing_is_said_to_have_started(rig: Rig) -> None:
+    fallback = Fallback(FallbackReason.TIMEOUT, "circuit_open")
+    rig.router.will_not_ask(fallback)
+
+    before, finished = await events_of(await admit_routed(rig))
+
+    assert before == [TextDeltas(["ok"])]
+    assert finished.routing is not None
+    assert (finished.routing.outcome, finished.routing.is_applied) == (fallback, False)
+    assert rig.provider.calls[0].tools is CATALOGUE
+    assert rig.router.asked == []
+
+
+async def test_a_turn_whose_router_has_no_part_says_nothing_of_it(rig: Rig) -> None:
+    off = rig.switches.off
+    for over in ({"catalogue": CATALOGUE[:1]}, {"wants_whole_catalogue": True}, {}):
+        if not over:
+            off.add(rig.workspace)
+        before, finished = await events_of(await admit_routed(rig, **over))
+
+        assert before == [TextDeltas(["ok"])]
+        assert (finished.routing, finished.failure) == (None, None)
+    assert rig.switches.reads == 1
+    assert rig.router.prepared == []
+    assert len(rig.ledger.usages) == 3
+
+
+async def test_a_router_that_raises_costs_the_turn_its_narrowing_and_no_more(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_: object) -> None:
+        raise LookupError("a fault")
+
+    monkeypatch.setattr(ScriptedRouter, "prepare", broken)
+
+    _, finished = await events_of(await admit_routed(rig))
+
+    assert (finished.failure, finished.text) == (None, "ok")
+    assert finished.routing is not None
+    assert finished.routing.outcome == Fallback(FallbackReason.INVALID_ANSWER, "LookupError", is_ours=True)
+    assert rig.provider.calls[0].tools is CATALOGUE
+    assert [type(error) for error in rig.heard.internal] == [LookupError]
+
+
+async def test_the_gate_is_asked_once_although_the_router_spends(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    def counted(budgets: Sequence[Budget]) -> Budget | None:
+        asked.append(budgets)
+        return refusing_budget(budgets)
+
+    monkeypatch.setattr("application.turn.refusing_budget", counted)
+    rig.ledger.add_budget(BudgetEntry(BudgetScope.PROJECT, rig.project, 50))
+    rig.router.will_say(Verdict(NARROWING, 12, SPEND))
+
+    _, finished = await events_of(await admit_routed(rig))
+
+    assert finished.failure is None
+    assert len(rig.provider.calls) == 1
+    assert len(asked) == 1
+    assert rig.ledger.budgets[BudgetScope.PROJECT, rig.project].spent_micros > 50
+
+
+@pytest.fixture
+def slow_router_row(rig: Rig) -> SlowRecorder:
+    """The router's row waits; the chat's does not."""
+    recorder = SlowRecorder(rig)
+    decide_menu = replace(rig.pipeline.decide_menu, recorder=recorder)
+    rig.pipeline = replace(rig.pipeline, decide_menu=decide_menu)
+    return recorder
+
+
+async def test_the_chat_does_not_wait_for_the_routers_row_and_the_answer_does(
+    rig: Rig, slow_router_row: SlowRecorder
+) -> None:
+    rig.router.will_say(Verdict(NARROWING, 12, SPEND))
+    rig.provider.will_say("um", usage=USAGE)
+    events = (await admit_routed(rig)).events()
+
+    assert await anext(events) == RoutingStarted()
+    assert await anext(events) == TextDeltas(["um"])
+    assert slow_router_row.is_asked.is_set()
+    assert rig.ledger.usages == {}
+    answering = asyncio.ensure_future(anext(events))
+    await asyncio.wait({answering}, timeout=0.05)
+    assert not answering.done()
+    assert [row.model_name for row in rig.ledger.usages.values()] == ["maker/workspace"]
+
+    slow_router_row.may_write.set()
+    finished = await answering
+    assert isinstance(finished, TurnFinished)
+    assert finished.routing is not None
+    assert not finished.routing.is_spend_unrecorded
+    assert len(rig.ledger.usages) == 2
+    await events.aclose()
+
+
+async def test_a_row_of_the_routers_that_is_not_written_is_said_to_be_missing(
+    rig: Rig, slow_router_row: SlowRecorder
+) -> None:
+    rig.router.will_say(Verdict(NARROWING, 12, SPEND))
+    running = asyncio.create_task(events_of(await admit_routed(rig)))
+    await slow_router_row.is_asked.wait()
+    while len(rig.ledger.usages) != 1:
+        await asyncio.sleep(0)
+
+    rig.ledger.is_reachable = False
+    slow_router_row.may_write.set()
+    _, finished = await running
+
+    assert finished.failure is None
+    assert finished.routing is not None
+    assert (finished.routing.is_spend_unrecorded, finished.routing.cost_micros) == (True, 52)
+    assert [row.generation_id for row in rig.unrecorded] == ["gen-dec-1"]
+
+
+async def test_a_fault_while_the_routers_spend_is_recorded_is_an_answer(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise LookupError("a fault")
+
+    monkeypatch.setattr("application.decide_step_menu.implicit_cost", broken)
+    rig.router.will_say(Verdict(NARROWING, 12, SPEND))
+
+    _, finished = await events_of(await admit_routed(rig))
+
+    assert finished.failure is None
+    assert finished.routing is not None
+    assert finished.routing.is_spend_unrecorded
+    assert [type(error) for error in rig.heard.internal] == [LookupError]
+
+
+async def asked_and_waiting(rig: Rig, turn: Turn) -> "asyncio.Task[tuple[Sequence[TurnEvent], TurnFinished]]":
+    """The turn under way, its router asked and not yet answering."""
+    running = asyncio.create_task(events_of(turn))
+    while not rig.router.asked:
+        await asyncio.sleep(0)
+    return running
+
+
+def assert_decided_and_recorded(rig: Rig) -> None:
+    """What a decision leaves behind that nobody waited for: its row and no chat call."""
+    (row,) = rig.ledger.usages.values()
+    assert (row.generation_id, row.cost.micros, row.actor_id) == ("gen-dec-1", 52, "dev-api")
+    assert rig.provider.calls == []
+    assert rig.heard.internal == []
+
+
+async def test_leaving_while_the_router_is_asked_lets_it_finish_and_calls_no_chat(rig: Rig) -> None:
+    rig.router.will_say(Verdict(NARROWING, 12, SPEND), pause_s=0.1)
+    running = await asked_and_waiting(rig, await admit_routed(rig))
+
+    running.cancel()
+    await asyncio.wait({running})
+    assert rig.ledger.usages == {}
+    await rig.pipeline.settled()
+
+    assert running.cancelled()
+    assert_decided_and_recorded(rig)
+    assert rig.heard.left == 1
+
+
+async def test_leaving_before_the_router_is_asked_sends_nothing(rig: Rig) -> None:
+    events = (await admit_routed(rig)).events()
+
+    assert await anext(events) == RoutingStarted()
+    await events.aclose()
+    await rig.pipeline.settled()
+
+    assert (rig.router.asked, rig.provider.calls, rig.ledger.usages) == ([], [], {})
+
+
+async def test_a_drain_while_the_router_is_asked_answers_at_once(rig: Rig) -> None:
+    rig.router.will_say(Verdict(NARROWING, 12, SPEND), pause_s=0.1)
+    turn = await admit_routed(rig)
+    running = await asked_and_waiting(rig, turn)
+
+    turn.interrupt(FailureCode.DRAINING)
+    before, finished = await running
+
+    assert finished.failure == TurnFailure(FailureCode.DRAINING, provider=Provider.OPENROUTER)
+    assert (finished.model, finished.usage, finished.routing) == ("maker/workspace", None, None)
+    assert before == [RoutingStarted()]
+    assert rig.ledger.usages == {}
+    await rig.pipeline.settled()
+    assert_decided_and_recorded(rig)
+
+
+async def test_the_ceiling_while_the_router_is_asked_answers_at_once(rig: Rig) -> None:
+    rig.router.will_say(Verdict(NARROWING, 12, SPEND), pause_s=0.2)
+
+    before, finished = await events_of(await admit_routed(rig, ceiling_s=0.05))
+
+    assert finished.failure == TurnFailure(FailureCode.TIMEOUT, provider=Provider.OPENROUTER)
+    assert finished.routing is None
+    assert before == [RoutingStarted()]
+    assert rig.ledger.usages == {}
+    await rig.pipeline.settled()
+    assert_decided_and_recorded(rig)
+
+
+async def test_a_drain_before_the_router_is_asked_sends_nothing(rig: Rig) -> None:
+    turn = await admit_routed(rig)
+    turn.interrupt(FailureCode.DRAINING)
+
+    before, finished = await events_of(turn)
+
+    assert finished.failure is not None
+    assert finished.failure.code is FailureCode.DRAINING
+    assert (before, finished.routing) == ([], None)
+    assert (rig.router.asked, rig.provider.calls, rig.ledger.usages) == ([], [], {})
+
+
+async def test_a_chat_that_fails_has_its_router_paid_for_and_told_of(rig: Rig) -> None:
+    rig.router.will_say(Verdict(NARROWING, 12, SPEND))
+    rig.provider.will_fail(TurnFailure(FailureCode.AUTH, Provider.OPENROUTER, 401))
+
+    _, finished = await events_of(await admit_routed(rig))
+
+    assert finished.failure is not None
+    assert finished.usage is None
+    assert finished.routing is not None
+    assert (finished.routing.is_applied, finished.routing.cost_micros) == (True, 52)
+    assert [row.generation_id for row in rig.ledger.usages.values()] == ["gen-dec-1"]
+
+
+async def test_a_fault_of_ours_after_the_router_keeps_what_it_said(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise LookupError("a fault")
+
+    monkeypatch.setattr(ScriptedProvider, "chat", broken)
+    rig.router.will_say(Verdict(NARROWING, 12, SPEND))
+
+    _, finished = await events_of(await admit_routed(rig))
+
+    assert finished.failure == TurnFailure(FailureCode.INTERNAL)
+    assert finished.routing is not None
+    assert not finished.routing.is_spend_unrecorded
+    assert len(rig.ledger.usages) == 1

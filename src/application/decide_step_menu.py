@@ -1,0 +1,198 @@
+"""Which tools the model of a step is given: the router is asked, and it only narrows (contract, section 5)."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import UUID
+
+from application.ports.clock import Clock, Ids
+from application.ports.router_switch import RouterSwitches, SwitchUnreadable
+from application.ports.tool_router import Question, ToolRouter
+from application.ports.usage_recorder import UsageRecorder
+from domain.agents import area_of
+from domain.menu import narrowed_menu
+from domain.provider import Provider
+from domain.routing import Fallback, FallbackReason, RouterSpend, Routing, Verdict
+from domain.secret import Secret
+from domain.step import Message, Step, Tool
+from domain.usage import ActorKind, TokenUsage, implicit_cost, to_micros
+
+_NEVER_ROUTED: Final = frozenset({"anamnese", "context-manager"})
+_FEWEST_TOOLS: Final = 2
+_LONG_CHARACTERS: Final = 1024 * 1024
+"""Of an argument: some ten milliseconds of encoding."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MenuRequest:
+    """A step whose menu may be narrowed, with what its spend belongs to."""
+
+    workspace_id: UUID
+    project_id: UUID
+    session_id: UUID
+    provider: Provider
+    """Of the step's chat model."""
+    api_key: Secret | None
+    agent: str | None
+    messages: Sequence[Message] = field(repr=False)
+    catalogue: Sequence[Tool] = field(repr=False)
+    wants_whole_catalogue: bool
+    traceparent: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecideStepMenu:
+    """Asks the router, where it is to be asked, and records what that costs."""
+
+    router: ToolRouter
+    switches: RouterSwitches
+    recorder: UsageRecorder
+    clock: Clock
+    ids: Ids
+    on_internal_failure: Callable[[UUID | None, BaseException], None]
+    """Told of a fault of ours: it costs the step its narrowing, and no more."""
+
+    async def prepare(self, request: MenuRequest) -> "Decision | None":
+        """The decision, with nothing sent yet; None where the router has no part in this step."""
+        if request.provider is not Provider.OPENROUTER or request.api_key is None:
+            return None
+        if len(request.catalogue) < _FEWEST_TOOLS:
+            return None
+        if request.agent is None or request.agent in _NEVER_ROUTED:
+            return None
+        if request.wants_whole_catalogue:
+            return None
+        try:
+            if not await self.switches.is_on(request.workspace_id):
+                return None
+        except SwitchUnreadable:
+            return None
+        previous_tool = None
+        question: Question | Fallback
+        try:
+            step = await _read_step(request.agent, request.messages, request.catalogue)
+            previous_tool = step.previous_tool
+            question = await self.router.prepare(step, request.api_key)
+        except Exception as error:  # noqa: BLE001 - whatever fails here, the step has its whole catalogue
+            question = self._fault_of_ours(error)
+        return Decision(self, request, request.agent, previous_tool, question)
+
+    async def ask(self, question: Question) -> Verdict:
+        """The router's verdict; a fault of ours is a fallback."""
+        try:
+            return await question.ask()
+        except Exception as error:  # noqa: BLE001 - as above
+            return Verdict(self._fault_of_ours(error))
+
+    def _fault_of_ours(self, error: Exception) -> Fallback:
+        self.on_internal_failure(None, error)
+        return Fallback(FallbackReason.INVALID_ANSWER, type(error).__name__, is_ours=True)
+
+
+async def _read_step(agent: str, messages: Sequence[Message], catalogue: Sequence[Tool]) -> Step:
+    """In a thread where it would hold the event loop, or where what is left of the stack is not enough."""
+    if not any(_is_long(message) for message in messages):
+        try:
+            return Step.read(agent, messages, catalogue)
+        except RecursionError:
+            pass
+    return await asyncio.to_thread(Step.read, agent, messages, catalogue)
+
+
+def _is_long(message: Message) -> bool:
+    return any(
+        isinstance(value, str) and len(value) > _LONG_CHARACTERS
+        for call in message.tool_calls
+        for value in call.arguments.values()
+    )
+
+
+class Decision:
+    """One step's menu, being decided: `run()` it if `is_asked`, wait until it is `decided`, then read it."""
+
+    def __init__(
+        self,
+        use_case: DecideStepMenu,
+        request: MenuRequest,
+        agent: str,
+        previous_tool: str | None,
+        question: Question | Fallback,
+    ) -> None:
+        self._use_case = use_case
+        self._request = request
+        self._agent = agent
+        self._previous_tool = previous_tool
+        self._question = question
+        self.decided: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+        """Done as soon as the menu is known."""
+        if isinstance(question, Fallback):
+            self.decided.set_result(Verdict(question))
+
+    @property
+    def is_asked(self) -> bool:
+        """A request is to be sent."""
+        return not isinstance(self._question, Fallback)
+
+    @property
+    def provider(self) -> Provider:
+        """Who is asked."""
+        return self._request.provider
+
+    async def run(self) -> bool:
+        """Ask, and record what it cost; whether that is recorded. To be run to its end, also when nobody waits for
+        the menu any more: the charge is not undone by leaving.
+        """
+        assert not isinstance(self._question, Fallback), "there is nothing to ask"
+        verdict = await self._use_case.ask(self._question)
+        self.decided.set_result(verdict)
+        return verdict.spend is None or await self._use_case.recorder.record(
+            self._usage(verdict, verdict.spend)
+        )
+
+    @property
+    def menu(self) -> Sequence[Tool]:
+        """The tools that the chat model is given."""
+        outcome, catalogue = self.decided.result().outcome, self._request.catalogue
+        if isinstance(outcome, Fallback):
+            return catalogue
+        return narrowed_menu(catalogue, outcome.option, self._previous_tool)
+
+    def routing(self, *, is_spend_recorded: bool) -> Routing:
+        """What the step's answer says of it."""
+        verdict = self.decided.result()
+        return Routing(
+            model=self._use_case.router.model,
+            catalogue=[tool.name for tool in self._request.catalogue],
+            menu=[tool.name for tool in self.menu],
+            previous_tool=self._previous_tool,
+            outcome=verdict.outcome,
+            latency_ms=verdict.latency_ms,
+            cost_micros=to_micros(verdict.spend.charged_usd) if verdict.spend else 0,
+            is_spend_unrecorded=not is_spend_recorded,
+        )
+
+    def _usage(self, verdict: Verdict, spend: RouterSpend) -> TokenUsage:
+        request, use_case = self._request, self._use_case
+        return TokenUsage(
+            id=use_case.ids.new(),
+            session_id=request.session_id,
+            project_id=request.project_id,
+            actor_kind=ActorKind.AGENT,
+            actor_id=self._agent,
+            area=area_of(self._agent),
+            provider=request.provider,
+            model_id=None,
+            model_name=use_case.router.model,
+            tokens=spend.tokens,
+            is_estimated=spend.is_estimated,
+            cost=implicit_cost(spend.tokens, spend.charged_usd),
+            latency_ms=verdict.latency_ms,
+            binding_origin=None,
+            routing_preference=None,
+            upstream_provider=None,
+            resolved_model_name=spend.resolved_model,
+            generation_id=spend.generation_id,
+            created_at=use_case.clock.now(),
+            traceparent=request.traceparent,
+        )
