@@ -1,10 +1,13 @@
 PYTHON := .venv/bin/python
 CODE := src tests migrations bench scripts
 
+# One thing after the other, however make is called, but for the tests of continuous integration: they mostly wait.
+ifndef TOGETHER
 .NOTPARALLEL:
+endif
 
 .PHONY: help setup demo demo-real test check format format-check lint imports types figures figures-check \
-	test-15 test-install test-offline mutants bench lock clean
+	test-15 test-install test-offline smoke mutants bench bench-router lock clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -19,10 +22,11 @@ demo-real: setup ## The same against the real OpenRouter, with OPENROUTER_API_KE
 	@$(PYTHON) scripts/demo.py --real
 
 test: setup ## Run all tests
-	$(PYTHON) -m pytest
+	$(PYTHON) -m pytest --numprocesses=auto --dist=loadfile
 
 # Continuous integration tries the oldest PostgreSQL and installs from nothing as well; at a desk that is minutes.
-check: setup format-check lint imports types figures-check test $(if $(CI),test-15 test-install) ## Everything that must hold before a change goes in
+check: setup format-check lint imports types figures-check ## Everything that must hold before a change goes in
+	@$(MAKE) $(if $(CI),--jobs --output-sync=target TOGETHER=1 test test-15 test-install,test)
 
 format: setup ## Format the code and mend what the linter can
 	$(PYTHON) -m ruff check --fix $(CODE)
@@ -52,11 +56,17 @@ test-install: setup ## Install from nothing in a bare environment, as root and a
 test-offline: setup ## Run all tests where there is no network but loopback
 	$(PYTHON) scripts/offline.py $(MAKE) test
 
+smoke: setup ## Ask the real decision model a few times, with OPENROUTER_TEST_KEY, and say what has changed on the wire
+	@$(PYTHON) scripts/smoke.py
+
 mutants: setup ## Break the code on purpose, break by break, and see a named test go red each time
 	$(PYTHON) scripts/mutants.py
 
 bench: setup ## Measure what a turn costs
 	$(PYTHON) bench/run.py
+
+bench-router: setup ## Measure what the tool router adds to a turn
+	$(PYTHON) bench/router.py
 
 figures: setup ## Put the last measurement's figures into the README
 	$(PYTHON) scripts/figures.py

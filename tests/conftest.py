@@ -5,7 +5,7 @@ import pytest
 
 from tests.support.postgres import Databases, server_url
 
-pytest_plugins = ("tests.support.recordings_plugin",)
+pytest_plugins = ("tests.support.recordings_plugin", "tests.support.summary_plugin")
 
 
 def pytest_configure() -> None:

@@ -1,6 +1,7 @@
 """Every fault of the simulator that a chat stream can have: both routes answer alike, and the books hold."""
 
 import asyncio
+from collections.abc import Callable
 from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,7 @@ async def test_both_routes_answer_every_fault_alike_and_the_books_hold(
     simulator: Simulator,
     world: World,
     database_url: str,
-    capsys: pytest.CaptureFixture[str],
+    summarise: Callable[[str], None],
 ) -> None:
     faults = await stream_faults(simulator)
     at_once = asyncio.Semaphore(12)
@@ -93,8 +94,7 @@ async def test_both_routes_answer_every_fault_alike_and_the_books_hold(
         problems += [f"{fault}, stream {stream}: {problem}" for problem in found]
         if not found and stream and comparable(got) != comparable(answers[fault, False]):
             problems.append(f"{fault}: {comparable(answers[fault, False])} != {comparable(got)}")
-    with capsys.disabled():
-        print(f"\nchat faults answered alike on both routes: {len(faults)}")
+    summarise(f"chat faults answered alike on both routes: {len(faults)}")
     assert problems == []
     assert rows == {}
     assert len(faults) > 100

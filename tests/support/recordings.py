@@ -1,6 +1,6 @@
 """What others recorded, in the folder `shared` beside the checkout: read where it lies, and accounted for."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
@@ -34,6 +34,10 @@ class Recordings:
     def named(self, pattern: str) -> Sequence[str]:
         """The paths of the recordings whose names match (`chat_*`), sorted; none where the folder is missing."""
         return [path for path in self._present() if fnmatch(Path(path).name, pattern)]
+
+    def note_read(self, paths: Iterable[str]) -> None:
+        """These were read in another process."""
+        self._read.update(paths)
 
     def read(self) -> Sequence[str]:
         """Those that were read."""

@@ -15,7 +15,7 @@ CHAT, ENVELOPES = "fixtures/openrouter/chat_200.json", "spec/vectors/credential_
 TOKENS, DECISIONS = "spec/vectors/access_tokens.json", "fixtures/openrouter/decisions_200.json"
 FILES = [CHAT, ENVELOPES, TOKENS, DECISIONS]
 
-CONFTEST = "from tests.support.recordings_plugin import pytest_sessionfinish, pytest_terminal_summary\n"
+CONFTEST = "from tests.support.recordings_plugin import *\n"
 READER = "from tests.support.recordings import RECORDINGS\n"
 
 

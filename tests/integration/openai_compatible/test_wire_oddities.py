@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -1684,7 +1684,6 @@ async def test_reads(row: Row, upstream: RawUpstream) -> None:
     assert len(upstream.requests) == 1
 
 
-def test_each_oddity_is_named_once_and_counted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_oddity_is_named_once_and_counted(summarise: Callable[[str], None]) -> None:
     assert len({row.oddity for row in ROWS}) == len(ROWS)
-    with capsys.disabled():
-        print(f"\nwire oddities: {len(ROWS)} rows")
+    summarise(f"wire oddities: {len(ROWS)} rows")
