@@ -13,7 +13,9 @@ _READ = "recordings_read"
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if _is_worker(session.config):
         session.config.workeroutput[_READ] = list(RECORDINGS.read())  # type: ignore[attr-defined]  # by pytest-xdist
-    elif session.exitstatus == pytest.ExitCode.OK and _ran_whole_suite(session.config) and RECORDINGS.skipped():
+    elif (
+        session.exitstatus == pytest.ExitCode.OK and _ran_whole_suite(session.config) and RECORDINGS.skipped()
+    ):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
