@@ -62,11 +62,13 @@ JEV_ANSWER: Final = "tests/unit/adapters/jev/test_answer.py"
 JEV_CIRCUIT: Final = "tests/unit/adapters/jev/test_circuit.py"
 JEV_WIRE: Final = "tests/integration/jev/test_wire.py"
 LEAVING: Final = "tests/e2e/test_leaving.py"
+MENU_DECISIONS: Final = "tests/unit/application/test_decide_step_menu.py"
 ODDITY: Final = "tests/integration/openai_compatible/test_wire_oddities.py::test_reads"
 RECORDER: Final = "tests/contract/test_usage_recorder.py"
 REQUESTS: Final = "tests/unit/adapters/openai_compatible/test_request.py"
 SENTENCES: Final = "tests/unit/http/test_sentences.py"
 SERVICE_TOKEN: Final = "tests/unit/adapters/test_service_token.py"
+TOOL_ROUTER: Final = "tests/e2e/test_tool_router.py"
 TURN: Final = "tests/unit/application/test_turn.py"
 TURNS: Final = "tests/e2e/test_turns.py"
 USER_TOKEN: Final = "tests/unit/adapters/test_user_token.py"
@@ -797,7 +799,177 @@ ROUTER: Final = [
     ),
 ]
 
-MUTANTS: Final = [*METERING, *DECISIONS, *PROVIDER, *ENGINES, *OPERATORS, *OWNERS, *ROUTER]
+MENUS: Final = [
+    Mutant(
+        "gate-asked-again-after-the-router",
+        "application/turn.py",
+        "            menu = self._decision.menu\n",
+        "            menu = self._decision.menu\n            self._plan()\n",
+        f"{TURN}::test_the_gate_is_asked_once_although_the_router_spends",
+    ),
+    Mutant(
+        "switch-read-first",
+        "application/decide_step_menu.py",
+        "        if request.provider is not Provider.OPENROUTER or request.api_key is None:\n",
+        """\
+        if not await self.switches.is_on(request.workspace_id):
+            return None
+        if request.provider is not Provider.OPENROUTER or request.api_key is None:
+""",
+        "tests/integration/postgres/test_router_statements.py"
+        "::test_a_condition_that_comes_before_the_switch_adds_no_statement",
+    ),
+    Mutant(
+        "switch-read-before-the-last-condition",
+        "application/decide_step_menu.py",
+        """\
+        if request.wants_whole_catalogue:
+            return None
+        try:
+            if not await self.switches.is_on(request.workspace_id):
+                return None
+        except SwitchUnreadable:
+            return None
+""",
+        """\
+        try:
+            if not await self.switches.is_on(request.workspace_id):
+                return None
+        except SwitchUnreadable:
+            return None
+        if request.wants_whole_catalogue:
+            return None
+""",
+        f"{MENU_DECISIONS}::test_the_switch_is_read_only_when_all_the_others_hold",
+    ),
+    Mutant(
+        "unreadable-switch-fails-the-turn",
+        "application/decide_step_menu.py",
+        "        except SwitchUnreadable:\n            return None\n",
+        "        except SwitchUnreadable:\n            raise\n",
+        f"{TOOL_ROUTER}::test_a_switch_that_cannot_be_read_costs_the_narrowing_and_no_more",
+    ),
+    Mutant(
+        "routing-started-without-a-request",
+        "application/turn.py",
+        "            if self._decision.is_asked:\n                yield RoutingStarted()\n",
+        "            yield RoutingStarted()\n            if self._decision.is_asked:\n",
+        f"{TURN}::test_without_a_request_nothing_is_said_to_have_started",
+    ),
+    Mutant(
+        "routing-started-after-the-answer",
+        "application/turn.py",
+        """\
+                yield RoutingStarted()
+                failure = await self._decided(self._decision)
+""",
+        """\
+                failure = await self._decided(self._decision)
+                yield RoutingStarted()
+""",
+        f"{TURN}::test_started_comes_first_and_nothing_is_sent_before_it",
+    ),
+    Mutant(
+        "routers-row-left-out",
+        "application/decide_step_menu.py",
+        "        return verdict.spend is None or await",
+        "        return True or await",
+        f"{MENU_DECISIONS}::test_a_cost_is_a_row_whatever_came_of_it",
+    ),
+    Mutant(
+        "routers-row-left-out-in-a-fallback",
+        "application/decide_step_menu.py",
+        "        return verdict.spend is None or await",
+        "        return verdict.spend is None or isinstance(verdict.outcome, Fallback) or await",
+        f"{TOOL_ROUTER}::test_every_condition_and_reason",
+    ),
+    Mutant(
+        "unrecorded-spend-unsaid",
+        "application/decide_step_menu.py",
+        "is_spend_unrecorded=not is_spend_recorded",
+        "is_spend_unrecorded=False",
+        f"{TOOL_ROUTER}::test_a_row_that_is_not_written_in_time_is_said_to_be_missing",
+    ),
+    Mutant(
+        "fault-in-the-router-let-through",
+        "application/decide_step_menu.py",
+        "            question = self._fault_of_ours(error)\n",
+        "            raise error\n",
+        f"{TURN}::test_a_router_that_raises_costs_the_turn_its_narrowing_and_no_more",
+    ),
+    Mutant(
+        "long-arguments-read-in-the-event-loop",
+        "application/decide_step_menu.py",
+        "    if _characters_of_arguments(messages) <= _LONG_CHARACTERS:\n",
+        "    if _characters_of_arguments(messages) >= 0:\n",
+        f"{MENU_DECISIONS}::test_long_arguments_do_not_hold_the_event_loop",
+    ),
+    Mutant(
+        "unreadable-step-let-through",
+        "application/decide_step_menu.py",
+        """\
+        try:
+            step = await _read_step(request.agent, request.messages, request.catalogue)
+            previous_tool = step.previous_tool
+""",
+        """\
+        step = await _read_step(request.agent, request.messages, request.catalogue)
+        previous_tool = step.previous_tool
+        try:
+""",
+        f"{MENU_DECISIONS}::test_a_step_that_cannot_be_read_costs_the_narrowing_and_no_more",
+    ),
+    Mutant(
+        "narrowed-menu-not-given-to-the-chat",
+        "application/turn.py",
+        "                tools=menu,\n                api_key=",
+        "                tools=self._request.tools,\n                api_key=",
+        f"{TURN}::test_the_narrowed_menu_reaches_the_provider_and_the_answer",
+    ),
+    Mutant(
+        "chat-waits-for-the-routers-row",
+        "application/turn.py",
+        "= {decision.decided, self._interrupted}",
+        "= {self._deciding, self._interrupted}",
+        f"{TURN}::test_the_chat_does_not_wait_for_the_routers_row_and_the_answer_does",
+    ),
+    Mutant(
+        "answer-does-not-wait-for-the-routers-row",
+        "application/turn.py",
+        "        await asyncio.wait({deciding})\n        is_recorded = not deciding.cancelled()",
+        "        is_recorded = deciding.done() and not deciding.cancelled()",
+        f"{TURN}::test_the_chat_does_not_wait_for_the_routers_row_and_the_answer_does",
+    ),
+    Mutant(
+        "drain-waits-for-the-router",
+        "application/turn.py",
+        "= {decision.decided, self._interrupted}",
+        "= {decision.decided}",
+        f"{TURN}::test_a_drain_while_the_router_is_asked_answers_at_once",
+    ),
+    Mutant(
+        "ceiling-waits-for-the-router",
+        "application/turn.py",
+        "timeout=max(0.0, left_s), return_when",
+        "return_when",
+        f"{TURN}::test_the_ceiling_while_the_router_is_asked_answers_at_once",
+    ),
+    Mutant(
+        "leaving-cancels-the-decision",
+        "application/turn.py",
+        "        await asyncio.wait(either, timeout=max(0.0, left_s), return_when=asyncio.FIRST_COMPLETED)\n",
+        """\
+        try:
+            await asyncio.wait(either, timeout=max(0.0, left_s), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            self._deciding.cancel()
+            raise
+""",
+        f"{TOOL_ROUTER}::test_leaving_while_the_router_is_asked_lets_it_finish_and_calls_no_chat",
+    ),
+]
+
+MUTANTS: Final = [*METERING, *DECISIONS, *PROVIDER, *ENGINES, *OPERATORS, *OWNERS, *ROUTER, *MENUS]
 
 
 @dataclass(frozen=True, slots=True)

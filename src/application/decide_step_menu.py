@@ -21,7 +21,7 @@ from domain.usage import ActorKind, TokenUsage, implicit_cost, to_micros
 _NEVER_ROUTED: Final = frozenset({"anamnese", "context-manager"})
 _FEWEST_TOOLS: Final = 2
 _LONG_CHARACTERS: Final = 1024 * 1024
-"""Of an argument: some ten milliseconds of encoding."""
+"""Of all arguments together: some ten milliseconds of encoding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +52,8 @@ class DecideStepMenu:
     ids: Ids
     on_internal_failure: Callable[[UUID | None, BaseException], None]
     """Told of a fault of ours: it costs the step its narrowing, and no more."""
+    on_switch_unreadable: Callable[[UUID], None]
+    """Told of a workspace whose switch could not be read: its step has its whole catalogue, and nobody was asked."""
 
     async def prepare(self, request: MenuRequest) -> "Decision | None":
         """The decision, with nothing sent yet; None where the router has no part in this step."""
@@ -67,6 +69,7 @@ class DecideStepMenu:
             if not await self.switches.is_on(request.workspace_id):
                 return None
         except SwitchUnreadable:
+            self.on_switch_unreadable(request.workspace_id)
             return None
         previous_tool = None
         question: Question | Fallback
@@ -92,7 +95,7 @@ class DecideStepMenu:
 
 async def _read_step(agent: str, messages: Sequence[Message], catalogue: Sequence[Tool]) -> Step:
     """In a thread where it would hold the event loop, or where what is left of the stack is not enough."""
-    if not any(_is_long(message) for message in messages):
+    if _characters_of_arguments(messages) <= _LONG_CHARACTERS:
         try:
             return Step.read(agent, messages, catalogue)
         except RecursionError:
@@ -100,12 +103,11 @@ async def _read_step(agent: str, messages: Sequence[Message], catalogue: Sequenc
     return await asyncio.to_thread(Step.read, agent, messages, catalogue)
 
 
-def _is_long(message: Message) -> bool:
-    return any(
-        isinstance(value, str) and len(value) > _LONG_CHARACTERS
-        for call in message.tool_calls
-        for value in call.arguments.values()
-    )
+def _characters_of_arguments(messages: Sequence[Message]) -> int:
+    """Those of the texts right under the top: what else there is may be large too, and is not looked through."""
+    calls = (call for message in messages for call in message.tool_calls)
+    values = (value for call in calls for value in call.arguments.values())
+    return sum(len(value) for value in values if isinstance(value, str))
 
 
 class Decision:

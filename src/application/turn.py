@@ -276,8 +276,9 @@ class Turn:
 
         The decision itself goes on until its spend is recorded: leaving does not uncharge it.
         """
-        self._deciding = self._pipeline.decide(decision)
         left_s = self._request.started_s + self._request.ceiling_s - self._pipeline.clock.monotonic()
+        if left_s > 0 and not self._interrupted.done():
+            self._deciding = self._pipeline.decide(decision)
         either: set[asyncio.Future[Any]] = {decision.decided, self._interrupted}
         await asyncio.wait(either, timeout=max(0.0, left_s), return_when=asyncio.FIRST_COMPLETED)
         if decision.decided.done():

@@ -115,6 +115,7 @@ class Container(containers.DeclarativeContainer):
         clock=clock,
         ids=ids,
         on_internal_failure=telemetry.provided.internal_failure,
+        on_switch_unreadable=telemetry.provided.router_switch_unreadable,
     )
     turn_pipeline = providers.Singleton(
         TurnPipeline,

@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import gc
 import json
 import os
 import sys
@@ -134,6 +135,10 @@ def main() -> None:
     server = make_server(Container(settings=settings, database_url=settings.database_url.reveal()))
     probe = Probe()
     server.config.app = _with_routes(server.config.app, probe)
+    # As `serve` does it: what was made until now is no work for the collector.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
     with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
         runner.run(_serve(server, probe))
 

@@ -66,6 +66,7 @@ async def main(url: str, project: str, session: str, turns: int, cost_micros: in
                 clock=clock,
                 ids=UuidV7Ids(),
                 on_internal_failure=telemetry.internal_failure,
+                on_switch_unreadable=telemetry.router_switch_unreadable,
             ),
             record_usage=RecordUsage(WordTokenEstimator(), recorder),
             clock=clock,

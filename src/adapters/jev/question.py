@@ -109,7 +109,11 @@ class JevQuestion(Question):
         except ConnectionBrokenError as broken:
             reply.cut = Fallback(FallbackReason.NETWORK_ERROR, _BREAKS[break_of(broken)])
         except asyncio.CancelledError:
+            # The end of the process: a turn that leaves does not cancel its decision.
             exchange.close()
+            if exchange.is_sent:
+                self.endpoint.on_unseen_charge()
+                _log.warning("decision_cut", generation_id=reply.generation_id)
             raise
         if reply.cut is None:
             exchange.finish()

@@ -44,7 +44,7 @@ class PrometheusTelemetry(TurnTelemetry):
         )
         self._decisions = Counter(
             "brabo_router_decisions",
-            "Steps that the tool router was to narrow: ok, the reason why it did not, or circuit_open",
+            "Steps that the tool router was to narrow: ok, the reason why it did not, circuit_open, or switch_unreadable",
             ["outcome"],
             registry=self.registry,
         )
@@ -129,6 +129,11 @@ class PrometheusTelemetry(TurnTelemetry):
     def router_decided(self, outcome: str) -> None:
         """Count what came of a step that the tool router was to narrow."""
         self._decisions.labels(outcome).inc()
+
+    def router_switch_unreadable(self, workspace_id: UUID) -> None:
+        """Count a step that went without the tool router since the workspace's switch could not be read, and log it."""
+        self._decisions.labels("switch_unreadable").inc()
+        _log.warning("router_switch_unreadable", workspace_id=str(workspace_id))
 
     def router_charge_unseen(self) -> None:
         """Count a decision that may have been charged without our seeing it."""

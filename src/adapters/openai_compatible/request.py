@@ -152,7 +152,7 @@ async def _put_messages(body: "_Body", messages: Sequence[Message]) -> None:
 
 def _small(message: _WireMessage) -> dict[str, Any] | None:
     """The message as it is encoded together with others; None where it is too long, or nests too deep, for that."""
-    if len(message.content) > _SLICE:
+    if len(message.content) > _SLICE or len(message.calls) > _MANY:
         return None
     if not message.calls:
         if message.call_id is None:

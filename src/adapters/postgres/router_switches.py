@@ -7,7 +7,7 @@ from uuid import UUID
 import psycopg
 from sqlalchemy import Uuid, bindparam, select
 
-from adapters.postgres.pool import PATIENCE_S, Pool, as_query, fetch_row
+from adapters.postgres.pool import PATIENCE_S, Pool, as_query, fetch_row_from_the_living
 from adapters.postgres.tables import workspaces
 from application.ports.router_switch import RouterSwitches, SwitchUnreadable
 
@@ -26,7 +26,9 @@ class PostgresRouterSwitches(RouterSwitches):
     async def is_on(self, workspace_id: UUID) -> bool:
         deadline_s = asyncio.get_running_loop().time() + self._patience_s
         try:
-            row = await fetch_row(self._pool, _READ, {"workspace_id": workspace_id}, deadline_s=deadline_s)
+            row = await fetch_row_from_the_living(
+                self._pool, _READ, {"workspace_id": workspace_id}, deadline_s=deadline_s
+            )
         except psycopg.Error as error:
             raise SwitchUnreadable(type(error).__name__) from error
         return row is not None and row[0] is True

@@ -21,8 +21,8 @@ from entrypoints.http.problems import Problem, framework_problem, internal_probl
 from entrypoints.http.turns import TurnRoutes
 from entrypoints.version import VERSION
 
-_SETTLING_S: Final = 5.0
-"""What settlements that turns have left behind may take at the end; each is bounded by its recorder."""
+_SETTLING_S: Final = 2.5
+"""What settlements and decisions that turns have left behind may take at the end: the last of the 28 s for leaving."""
 
 _log: Final = structlog.get_logger("brabo.http")
 

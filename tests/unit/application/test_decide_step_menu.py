@@ -80,6 +80,7 @@ class Rig:
         self.switches = InMemoryRouterSwitches()
         self.unrecorded: list[TokenUsage] = []
         self.internal: list[BaseException] = []
+        self.unreadable: list[UUID] = []
         self.clock = ManualClock(datetime(2026, 9, 18, 12, 0, tzinfo=UTC))
         self.use_case = DecideStepMenu(
             router=self.router,
@@ -88,6 +89,7 @@ class Rig:
             clock=self.clock,
             ids=UuidV7Ids(),
             on_internal_failure=self._failed,
+            on_switch_unreadable=self.unreadable.append,
         )
 
     def _failed(self, _turn_id: UUID | None, error: BaseException) -> None:
@@ -188,8 +190,10 @@ async def test_off_and_unreadable_are_read_once_and_end_it(rig: Rig) -> None:
 
     rig.switches.off.clear()
     rig.switches.is_readable = False
+    assert rig.unreadable == []
     assert await rig.use_case.prepare(rig.request()) is None
     assert rig.switches.reads == 2
+    assert rig.unreadable == [rig.workspace]
 
     assert rig.router.prepared == []
     assert rig.internal == []
@@ -433,9 +437,8 @@ async def test_arguments_of_899_levels_are_read_whatever_is_left_of_the_stack(ri
         {"path": "a.ts", "content": "O relatório lista o que há. " * 400_000},
         {"content": "a" * 10 * 2**20},
         {f"k{at}": "x" * 1_000 for at in range(5_000)},
-        {"edits": [{"text": "O relatório lista o que há. " * 400_000}]},
     ],
-    ids=["10 MB of prose", "10 MB of ASCII", "5 MB in 5,000 values", "10 MB of prose further down"],
+    ids=["10 MB of prose", "10 MB of ASCII", "5 MB in 5,000 values"],
 )
 async def test_long_arguments_do_not_hold_the_event_loop(rig: Rig, arguments: dict[str, Any]) -> None:
     messages = [Said("assistant", "", (ACall("ler", None, arguments),))]
@@ -446,7 +449,7 @@ async def test_long_arguments_do_not_hold_the_event_loop(rig: Rig, arguments: di
 
     await decision.run()
     assert len(rig.router.asked[0].recent_calls[0].arguments) < 600
-    assert gaps.largest_ms < 100
+    assert gaps.largest_ms < 20
 
 
 async def test_contents_and_keys_are_not_in_a_repr(rig: Rig) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
@@ -146,6 +147,7 @@ class Rig:
                 clock=SystemClock(),
                 ids=UuidV7Ids(),
                 on_internal_failure=self.heard.internal_failure,
+                on_switch_unreadable=lambda _: None,
             ),
             record_usage=RecordUsage(WordTokenEstimator(), recorder),
             clock=SystemClock(),
@@ -630,7 +632,8 @@ async def test_the_chat_does_not_wait_for_the_routers_row_and_the_answer_does(
     events = (await admit_routed(rig)).events()
 
     assert await anext(events) == RoutingStarted()
-    assert await anext(events) == TextDeltas(["um"])
+    async with asyncio.timeout(5):
+        assert await anext(events) == TextDeltas(["um"])
     assert slow_router_row.is_asked.is_set()
     assert rig.ledger.usages == {}
     answering = asyncio.ensure_future(anext(events))
@@ -761,6 +764,19 @@ async def test_a_drain_before_the_router_is_asked_sends_nothing(rig: Rig) -> Non
     assert finished.failure is not None
     assert finished.failure.code is FailureCode.DRAINING
     assert (before, finished.routing) == ([], None)
+    assert (rig.router.asked, rig.provider.calls, rig.ledger.usages) == ([], [], {})
+
+
+async def test_a_drain_just_before_the_router_is_asked_sends_nothing(rig: Rig) -> None:
+    turn = await admit_routed(rig)
+    async with aclosing(turn.events()) as events:
+        assert await anext(events) == RoutingStarted()
+        turn.interrupt(FailureCode.DRAINING)
+        finished = await anext(events)
+
+    assert isinstance(finished, TurnFinished)
+    assert finished.failure == TurnFailure(FailureCode.DRAINING, provider=Provider.OPENROUTER)
+    assert finished.routing is None
     assert (rig.router.asked, rig.provider.calls, rig.ledger.usages) == ([], [], {})
 
 

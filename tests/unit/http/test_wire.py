@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 from application.turn import TurnFinished
 from domain.failure import FailureCode, TurnFailure
 from domain.provider import Provider
+from domain.routing import Choice, Fallback, FallbackReason, Routing, RunnerUp
 from domain.step import CalledTool
 from entrypoints.http import wire
 from entrypoints.http.wire import (
+    ROUTING_STARTED,
     BadBody,
     TurnBody,
     decode_turn,
@@ -276,3 +278,89 @@ def test_a_call_that_cannot_be_encoded_is_an_answer_and_not_a_cut() -> None:
         read_back = json.loads(raw[opening:])
         assert read_back["errorCode"] == "internal"
         assert read_back["message"] == {"role": "assistant", "content": "oi", "toolCalls": []}
+
+
+def routing(outcome: Choice | Fallback, **over: Any) -> Routing:
+    fields: dict[str, Any] = {
+        "model": "typesafe/jev-1.13",
+        "catalogue": ["ler", 'a "b"\nc', "editar"],
+        "menu": ["ler", "editar"],
+        "previous_tool": "ler",
+        "outcome": outcome,
+        "latency_ms": 317,
+        "cost_micros": 52,
+        "is_spend_unrecorded": False,
+        **over,
+    }
+    return Routing(**fields)
+
+
+def encoded_routing(one: Routing) -> Any:
+    as_json = json.loads(b"".join(encode_answer(answer(routing=one))))
+    frame = b"".join(encode_final(answer(routing=one)))
+    assert frame.count(b"\n") == 2
+    assert json.loads(frame[6:]) == {"type": "final", **as_json}
+    return as_json["toolRouting"]
+
+
+def test_a_choice_has_every_key_and_no_reason() -> None:
+    chosen = routing(Choice("editar", 0.87, RunnerUp("ler", 0.1)))
+
+    assert encoded_routing(chosen) == {
+        "modelo": "typesafe/jev-1.13",
+        "ofertadas": 3,
+        "menuAntes": ["ler", 'a "b"\nc', "editar"],
+        "menuDepois": ["ler", "editar"],
+        "escolha": "editar",
+        "confianca": 0.87,
+        "segunda": {"opcao": "ler", "probabilidade": 0.1},
+        "anterior": "ler",
+        "aplicado": True,
+        "motivoDaQueda": None,
+        "origemDaQueda": None,
+        "detalheDaQueda": None,
+        "latenciaMs": 317,
+        "custoMicros": 52,
+        "gastoNaoRegistrado": False,
+        "turnId": str(UUID(int=7)),
+    }
+
+
+def test_figures_that_nobody_said_are_null() -> None:
+    read = encoded_routing(routing(Choice("editar"), previous_tool=None, is_spend_unrecorded=True))
+
+    assert (read["confianca"], read["segunda"], read["anterior"]) == (None, None, None)
+    assert read["gastoNaoRegistrado"] is True
+
+
+@pytest.mark.parametrize("reason", FallbackReason)
+def test_a_fallback_has_its_reason_and_no_choice(reason: FallbackReason) -> None:
+    whole = routing(Fallback(reason, "HTTP 500"), menu=["ler", 'a "b"\nc', "editar"])
+    read = encoded_routing(whole)
+
+    assert (read["motivoDaQueda"], read["detalheDaQueda"]) == (reason.value, "HTTP 500")
+    assert (read["escolha"], read["confianca"], read["segunda"]) == (None, None, None)
+    assert read["aplicado"] is False
+    assert (
+        read["origemDaQueda"]
+        == {
+            "erro_http": "infra",
+            "timeout": "infra",
+            "erro_de_rede": "infra",
+            "resposta_invalida": "modelo",
+            "escolha_fora_das_opcoes": "modelo",
+            "estado_grande": "codigo",
+            "colisao_de_nome": "codigo",
+        }[reason]
+    )
+    ours = encoded_routing(routing(Fallback(reason, "LookupError", is_ours=True)))
+    assert (ours["motivoDaQueda"], ours["origemDaQueda"]) == (reason.value, "codigo")
+
+
+def test_without_a_routing_there_is_no_key_for_it() -> None:
+    assert b"toolRouting" not in b"".join(encode_answer(answer()))
+
+
+def test_that_routing_started_is_one_frame() -> None:
+    assert ROUTING_STARTED.endswith(b"}\n\n")
+    assert json.loads(ROUTING_STARTED.removeprefix(b"data: ")) == {"type": "tool_routing_started"}
