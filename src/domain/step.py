@@ -170,5 +170,4 @@ def _json_parts(arguments: Mapping[str, Any]) -> Iterator[str]:
     yield "}"
 
 
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+_json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode

@@ -24,6 +24,8 @@ _MOST_CHARACTERS: Final = 64_000
 MOST_TOKENS: Final = 8_000
 """In the o200k vocabulary, of the whole body."""
 
+_json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -63,7 +65,7 @@ def request_for(step: Step) -> Request | Fallback:
         return _too_long()
     question = {"type": "choice", "instructions": _INSTRUCTIONS, "criteria": criteria}
     body = {"model": MODEL, "state": state, "questions": {QUESTION: question}}
-    text = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+    text = _json(body)
     if len(text) > _MOST_CHARACTERS:
         return _too_long()
     return Request(text, text.encode("utf-8", "replace"), list(criteria))

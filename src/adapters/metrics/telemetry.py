@@ -44,7 +44,7 @@ class PrometheusTelemetry(TurnTelemetry):
         )
         self._decisions = Counter(
             "brabo_router_decisions",
-            "Steps that the tool router was to narrow: ok, the reason why it did not, circuit_open, or switch_unreadable",
+            "Steps to be narrowed: ok, the reason why they were not, circuit_open, or switch_unreadable",
             ["outcome"],
             registry=self.registry,
         )
