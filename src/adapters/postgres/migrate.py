@@ -16,11 +16,13 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from adapters.postgres.adoption import ADOPTION_TABLE, examine, remember
 from adapters.postgres.one_command import engine_of
+from adapters.postgres.pool import conninfo_of
 from adapters.postgres.tables import HEAD, READ_VERSION, VERSION_TABLE, metadata
 from adapters.postgres.trouble import trouble_in
 
@@ -164,7 +166,9 @@ def _connected(url: str) -> Iterator[Connection]:
     except DBAPIError as error:
         trouble = trouble_in(error.orig) if error.orig and error.statement is None else None
         if trouble:
-            raise MigrationError(f"The database is not to be had, {trouble}.") from error
+            named = conninfo_to_dict(conninfo_of(url))
+            address = f"{named.get('host', 'the local socket')}:{named.get('port', 5432)}"
+            raise MigrationError(f"The database at {address} is not to be had, {trouble}.") from error
         raise MigrationError(f"PostgreSQL refused: {str(error.orig).strip()}") from error
 
 
