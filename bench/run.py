@@ -29,9 +29,9 @@ import uvloop
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.http_client import BareServer, Connection, post
+from bench.results import keep
 from scripts.own_brabo import OwnBrabo, StageFailedError, leave_in_order_on_signals, own_brabo
 
-RESULTS: Final = Path(__file__).with_name("results.json")
 MODEL: Final = "openai/gpt-4o-mini"
 KEY: Final = "sk-or-benchmark"
 
@@ -118,7 +118,7 @@ def main() -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    RESULTS.write_text(f"{json.dumps(rounded(asdict(results)), indent=2)}\n", encoding="utf-8")
+    keep(asdict(results))
     show(results)
     return 0
 
@@ -395,13 +395,6 @@ def conversation(mark: str) -> list[dict[str, Any]]:
         result = f"def part_{step}(text): ...\n" * 15
         messages.append({"role": "tool", "toolCallId": call["id"], "name": "read_file", "content": result})
     return messages
-
-
-def rounded(value: Any) -> Any:
-    """Three decimals: more is noise."""
-    if isinstance(value, dict):
-        return {name: rounded(inner) for name, inner in value.items()}
-    return round(value, 3) if isinstance(value, float) else value
 
 
 def show(results: Results) -> None:

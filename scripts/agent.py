@@ -27,6 +27,8 @@ TOOLS: Final = [
     _tool(
         "write_file", "Writes a text file of the folder, in place of what it held", path=_TEXT, content=_TEXT
     ),
+    _tool("append_file", "Adds text to the end of a text file of the folder", path=_TEXT, content=_TEXT),
+    _tool("count_words", "Counts the words of a text file of the folder", path=_TEXT),
 ]
 
 
@@ -62,6 +64,17 @@ class Turn:
         return error
 
     @property
+    def routing(self) -> Mapping[str, Any] | None:
+        """What the answer says of the step's menu; None where the tool router had no part in it."""
+        return self.answer.get("toolRouting")
+
+    @property
+    def router_cost_micros(self) -> int:
+        """What the decision on the menu cost, beside `cost_micros`."""
+        cost: int = self.routing["custoMicros"] if self.routing else 0
+        return cost
+
+    @property
     def calls(self) -> list[dict[str, Any]]:
         calls: list[dict[str, Any]] = self.answer["message"]["toolCalls"]
         return calls
@@ -84,6 +97,12 @@ class Sandbox:
                 case "write_file", {"path": str(path), "content": str(content)}:
                     self._inside(path).write_text(content, encoding="utf-8")
                     return f"{path} written, {len(content)} characters"
+                case "append_file", {"path": str(path), "content": str(content)}:
+                    with self._inside(path).open("a", encoding="utf-8") as file:
+                        file.write(content)
+                    return f"{len(content)} characters added to {path}"
+                case "count_words", {"path": str(path)}:
+                    return f"{len(self._inside(path).read_text(encoding='utf-8').split())} words"
                 case _:
                     return f"error: there is no tool {name} with these arguments"
         except (OSError, ValueError) as error:
@@ -121,9 +140,14 @@ class Conversation:
         }
         return json.dumps(body, ensure_ascii=False).encode()
 
-    def take_turn(self, *, streamed: bool, on_text: Callable[[str], None]) -> Turn:
-        """One turn; `on_text` gets the answer's text, streamed in pieces as they come. Raises TurnRefusedError."""
-        answer = self._stream(on_text) if streamed else self._post(on_text)
+    def take_turn(
+        self, *, streamed: bool, on_text: Callable[[str], None], on_routing: Callable[[], None]
+    ) -> Turn:
+        """One turn; `on_text` gets the answer's text, streamed in pieces as they come. Raises TurnRefusedError.
+
+        `on_routing` is called where a stream says that the tool router is about to be asked.
+        """
+        answer = self._stream(on_text, on_routing) if streamed else self._post(on_text)
         if answer["error"] is None:
             self.messages.append(answer["message"])
         return Turn(streamed, answer)
@@ -144,7 +168,7 @@ class Conversation:
         on_text(answer["message"]["content"])
         return answer
 
-    def _stream(self, on_text: Callable[[str], None]) -> dict[str, Any]:
+    def _stream(self, on_text: Callable[[str], None], on_routing: Callable[[], None]) -> dict[str, Any]:
         url = f"{self.session_url}/llm-turn-stream"
         with self.client.stream("POST", url, content=self.next_body()) as response:
             if not response.is_success:
@@ -152,7 +176,9 @@ class Conversation:
                 raise _refusal(response)
             answer: dict[str, Any] = {}
             for frame in _frames(response.iter_raw()):
-                if frame["type"] == "delta":
+                if frame["type"] == "tool_routing_started":
+                    on_routing()
+                elif frame["type"] == "delta":
                     on_text(frame["text"])
                 elif frame["type"] == "final":
                     answer = frame

@@ -70,6 +70,21 @@ def table(results: Mapping[str, Any]) -> str:
         "\n"
         f"Measured by `make bench` on {results['date']}: one api process, PostgreSQL and a simulated OpenRouter on "
         f"the same {results['cores']} cores, Python {results['python']}, answers of {results['pieces']} pieces.\n"
+        f"{router_account(results['router']) if 'router' in results else ''}"
+    )
+
+
+def router_account(router: Mapping[str, Any]) -> str:
+    """What the tool router adds, by the run that measured it."""
+    return (
+        "\n"
+        f"A tool router that takes {router['decision_ms']} ms adds {router['added_ms']:.0f} ms to a turn (median of "
+        f"{router['pairs']} pairs, on and off by turns). One that answers at once takes "
+        f"{router['cpu_added_ms']:.2f} ms of the api's processor time more ({router['cpu_added_ratio']:.0f} bare HTTP "
+        f"calls): {router['cpu_on_ms']:.2f} ms a turn, and {router['cpu_off_ms']:.2f} ms without it.\n"
+        "\n"
+        f"Measured by `make bench-router` on {router['date']}, likewise: {router['cores']} cores, Python "
+        f"{router['python']}, JSON turns with {router['menu_before']} tools, {router['menu_after']} once narrowed.\n"
     )
 
 

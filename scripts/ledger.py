@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any, Final
 
@@ -11,6 +11,8 @@ import httpx
 import psycopg
 from psycopg.rows import class_row
 
+DECISION_MODEL: Final = "typesafe/jev-1.13"
+"""Under this name the tool router's calls are in the ledger."""
 RECORD_PATIENCE_S: Final = 120.0
 _FIRST_PAUSE_S: Final = 0.25
 _LONGEST_PAUSE_S: Final = 5.0
@@ -18,13 +20,19 @@ _LONGEST_PAUSE_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of `token_usage`."""
+    """One row of `token_usage`. A decision's `turn_id` is that of the chat whose menu was decided."""
 
     turn_id: str
     generation_id: str
+    model: str
     input_tokens: int
     output_tokens: int
     cost_micros: int
+
+    @property
+    def is_decision(self) -> bool:
+        """Of the tool router, and not of a chat."""
+        return self.model == DECISION_MODEL
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +45,11 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """One call on the provider's bill, exact."""
+    """One call on the provider's bill, exact. Tokens that it does not name are None."""
 
     usd: Decimal
-    input_tokens: int
-    output_tokens: int
+    input_tokens: int | None
+    output_tokens: int | None
 
     @property
     def micros(self) -> int:
@@ -50,18 +58,30 @@ class Charge:
 
 
 def read_rows(database_url: str, session_id: str) -> list[Row]:
-    """The session's rows, oldest first."""
+    """The session's rows, oldest first, of turns that were taken one after the other."""
     with psycopg.connect(database_url) as connection:
-        return (
+        found = (
             connection.cursor(row_factory=class_row(Row))
             .execute(
-                "SELECT id::text AS turn_id, coalesce(generation_id, '') AS generation_id,"
+                "SELECT id::text AS turn_id, coalesce(generation_id, '') AS generation_id, model_name AS model,"
                 " input_tokens, output_tokens, cost_micros"
                 " FROM token_usage WHERE session_id = %s ORDER BY created_at, id",
                 [session_id],
             )
             .fetchall()
         )
+    return with_turns_of_decisions(found)
+
+
+def with_turns_of_decisions(rows: Sequence[Row]) -> list[Row]:
+    """A decision comes before its turn's chat, and has an id of its own in the ledger: here it gets the turn's."""
+    told: list[Row] = []
+    turn_id = ""
+    for row in reversed(rows):
+        if not row.is_decision:
+            turn_id = row.turn_id
+        told.append(replace(row, turn_id=turn_id))
+    return told[::-1]
 
 
 def read_budget(database_url: str, project_id: str) -> Budget:
@@ -109,8 +129,8 @@ def _recorded(client: httpx.Client, generation_id: str) -> Charge | None:
     record: dict[str, Any] = json.loads(response.content, parse_float=Decimal)["data"]
     return Charge(
         usd=Decimal(record["total_cost"]),
-        input_tokens=record["native_tokens_prompt"] or 0,
-        output_tokens=record["native_tokens_completion"] or 0,
+        input_tokens=record["native_tokens_prompt"],
+        output_tokens=record["native_tokens_completion"],
     )
 
 
@@ -118,12 +138,14 @@ def disagreements(
     rows: Sequence[Row],
     charges: Mapping[str, Charge],
     answered_micros: Mapping[str, int],
+    decided_micros: Mapping[str, int],
     before: Budget,
     after: Budget,
 ) -> list[str]:
     """A sentence for everything that does not agree: rows with charges, answers and the budget, and back.
 
-    `charges` are by generation id; `answered_micros` is what the answers said, by turn id.
+    `charges` are by generation id. By turn id: `answered_micros` is what the answers said of the chat, and
+    `decided_micros` of the decision, where it cost something.
     """
     found = []
     for number, row in enumerate(rows, start=1):
@@ -132,20 +154,31 @@ def disagreements(
             found.append(f"Row {number}: the provider knows no call {row.generation_id or '(none named)'}.")
         elif charge.micros != row.cost_micros:
             found.append(f"Row {number} says {row.cost_micros} micro-USD and the bill {charge.usd:f} USD.")
-        elif (charge.input_tokens, charge.output_tokens) != (row.input_tokens, row.output_tokens):
+        elif not _is_said(charge.input_tokens, row.input_tokens) or not _is_said(
+            charge.output_tokens, row.output_tokens
+        ):
             found.append(
                 f"Row {number} says {row.input_tokens} + {row.output_tokens} tokens and the bill "
                 f"{charge.input_tokens} + {charge.output_tokens}."
             )
-        if answered_micros.get(row.turn_id) != row.cost_micros:
+        said_micros = (
+            decided_micros.get(row.turn_id, 0) if row.is_decision else answered_micros.get(row.turn_id)
+        )
+        if said_micros != row.cost_micros:
             found.append(f"Row {number} says another cost than the answer of its turn, {row.turn_id}.")
     without_row = charges.keys() - {row.generation_id for row in rows}
     found += [
         f"The provider charged {charges[call].usd:f} USD for {call}, which has no row."
         for call in sorted(without_row)
     ]
-    if len({row.turn_id for row in rows}) != len(answered_micros):
-        found.append(f"There are {len(answered_micros)} turns and {len(rows)} rows.")
+    chats = sorted(row.turn_id for row in rows if not row.is_decision)
+    if chats != sorted(answered_micros):
+        found.append(f"There are {len(answered_micros)} turns and {len(chats)} rows of theirs.")
+    decisions = [row.turn_id for row in rows if row.is_decision]
+    if len(decisions) != len(set(decisions)) or not decided_micros.keys() <= set(decisions):
+        found.append(
+            f"There are {len(decided_micros)} decisions that cost something and {len(decisions)} rows of theirs."
+        )
     total_micros = sum(row.cost_micros for row in rows)
     if after.spent_micros - before.spent_micros != total_micros:
         found.append(
@@ -153,3 +186,7 @@ def disagreements(
             f"{total_micros} in sum."
         )
     return found
+
+
+def _is_said(said: int | None, counted: int) -> bool:
+    return said is None or said == counted

@@ -829,6 +829,7 @@ MENUS: Final = [
             if not await self.switches.is_on(request.workspace_id):
                 return None
         except SwitchUnreadable:
+            self.on_switch_unreadable(request.workspace_id)
             return None
 """,
         """\
@@ -845,8 +846,8 @@ MENUS: Final = [
     Mutant(
         "unreadable-switch-fails-the-turn",
         "application/decide_step_menu.py",
-        "        except SwitchUnreadable:\n            return None\n",
-        "        except SwitchUnreadable:\n            raise\n",
+        "            self.on_switch_unreadable(request.workspace_id)\n            return None\n",
+        "            raise\n",
         f"{TOOL_ROUTER}::test_a_switch_that_cannot_be_read_costs_the_narrowing_and_no_more",
     ),
     Mutant(

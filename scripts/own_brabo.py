@@ -71,6 +71,14 @@ class OwnBrabo:
             raise program.failed("did not succeed")
         return program.said()
 
+    def token(self, email: str) -> str:
+        """Run `brabo token` for this user; the token."""
+        program = self._start("token", "--email", email)
+        if program.wait() != 0:
+            raise program.failed("did not succeed")
+        [token] = re.findall(r"^[\w-]+\.[\w-]+\.[\w-]+$", program.said(), re.MULTILINE)
+        return str(token)
+
     def serve(self) -> None:
         """Start `brabo serve` on a free port and wait until it is ready for turns."""
         port = _free_port()

@@ -19,6 +19,7 @@ NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr
 SESSION = "0196f2d4-2f6b-7c3e-9a53-5a1c7b8d9e0f"
 TURN = f"/internal/sessions/{SESSION}/llm-turn"
 STREAM = f"/internal/sessions/{SESSION}/llm-turn-stream"
+SWITCH = f"/workspaces/{SESSION}/tool-router"
 PATIENCE_S = 10
 
 pytestmark = pytest.mark.skipif(NGINX is None, reason="nginx is not installed here")
@@ -116,8 +117,8 @@ class Engine:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
-    async def ask(self, path: str, body: bytes = b"{}", headers: str = "") -> None:
-        head = f"POST {path} HTTP/1.1\r\nHost: brabo\r\nContent-Length: {len(body)}\r\n{headers}\r\n"
+    async def ask(self, path: str, body: bytes = b"{}", headers: str = "", method: str = "POST") -> None:
+        head = f"{method} {path} HTTP/1.1\r\nHost: brabo\r\nContent-Length: {len(body)}\r\n{headers}\r\n"
         self.writer.write(head.encode() + body)
         await self.writer.drain()
 
@@ -229,6 +230,29 @@ async def test_turns_go_to_us(proxy: Proxy, path: str) -> None:
     assert call.headers["traceparent"] == "00-ab-cd-01"
 
 
+@pytest.mark.parametrize("method", ["GET", "PUT", "OPTIONS"])
+async def test_the_tool_routers_switch_goes_to_us(proxy: Proxy, method: str) -> None:
+    engine = await proxy.connect()
+    await engine.ask(
+        SWITCH,
+        b'{"enabled": false}',
+        "Authorization: Bearer a.b.c\r\nOrigin: https://app.example.com\r\n",
+        method,
+    )
+
+    status, _, _ = await engine.hear_answer()
+
+    assert status == 200
+    assert (proxy.turns.paths, proxy.rest.paths) == ([SWITCH], [])
+    [call] = proxy.turns.calls
+    assert call.line.startswith(f"{method} ")
+    assert call.body == b'{"enabled": false}'
+    assert (call.headers["authorization"], call.headers["origin"]) == (
+        "Bearer a.b.c",
+        "https://app.example.com",
+    )
+
+
 @pytest.mark.parametrize(
     "path",
     [
@@ -238,6 +262,12 @@ async def test_turns_go_to_us(proxy: Proxy, path: str) -> None:
         f"/internal/sessions/{SESSION}/llm-turn/again",
         f"/internal/sessions/{SESSION}/x/llm-turn",
         f"/elsewhere{TURN}",
+        f"{SWITCH}/again",
+        f"/elsewhere{SWITCH}",
+        f"/workspaces/{SESSION}/x/tool-router",
+        f"/workspaces/{SESSION}/model-binding",
+        "/workspaces/tool-router",
+        "/.well-known/jwks.json",
     ],
 )
 async def test_everything_else_goes_to_the_existing_api(proxy: Proxy, path: str) -> None:

@@ -5,9 +5,11 @@ from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import psycopg
 import pytest
 
+from entrypoints.http.wire_routing import WireRouting
 from entrypoints.simulator import Simulator
 from tests.support.brabo_data import API_KEY, World
 from tests.support.engine import TOOLS, http_client, ledger, request_body, select, spent_micros, take_turn
@@ -323,11 +325,19 @@ async def test_health_and_description(api: LiveApi) -> None:
     assert missing.headers["content-type"] == "application/problem+json"
     for path in ("llm-turn", "llm-turn-stream"):
         operation = schema["paths"][f"/internal/sessions/{{session_id}}/{path}"]["post"]
-        assert set(operation["responses"]) == {"200", "400", "403", "404", "413", "503"}
+        assert set(operation["responses"]) == {"200", "400", "403", "404", "413", "431", "503"}
         (media,) = operation["responses"]["200"]["content"].values()
         assert media["examples"]
         assert operation["requestBody"]["content"]["application/json"]["examples"]
         assert {parameter["name"] for parameter in operation["parameters"]} == {"session_id"}
         assert operation["security"] == [{"serviceToken": []}]
     assert schema["components"]["securitySchemes"]["serviceToken"]["name"] == "X-Brabo-Service-Token"
+    answer = schema["paths"]["/internal/sessions/{session_id}/llm-turn"]["post"]["responses"]["200"]
+    media = answer["content"]["application/json"]
+    routing = media["schema"]["properties"]["toolRouting"]
+    on_the_wire = {field.encode_name for field in msgspec.structs.fields(WireRouting)}
+    assert set(routing["properties"]) == set(routing["required"]) == on_the_wire
+    example = media["examples"]["call"]["value"]
+    assert example["error"] is None
+    assert set(example["toolRouting"]) == on_the_wire
     assert json.dumps(schema)
