@@ -873,15 +873,15 @@ MENUS: Final = [
     Mutant(
         "routers-row-left-out",
         "application/decide_step_menu.py",
-        "        return verdict.spend is None or await",
-        "        return True or await",
+        "        if verdict.spend is None:\n",
+        "        if True:\n",
         f"{MENU_DECISIONS}::test_a_cost_is_a_row_whatever_came_of_it",
     ),
     Mutant(
         "routers-row-left-out-in-a-fallback",
         "application/decide_step_menu.py",
-        "        return verdict.spend is None or await",
-        "        return verdict.spend is None or isinstance(verdict.outcome, Fallback) or await",
+        "        if verdict.spend is None:\n",
+        "        if verdict.spend is None or isinstance(verdict.outcome, Fallback):\n",
         f"{TOOL_ROUTER}::test_every_condition_and_reason",
     ),
     Mutant(

@@ -148,9 +148,11 @@ class Decision:
         assert not isinstance(self._question, Fallback), "there is nothing to ask"
         verdict = await self._use_case.ask(self._question)
         self.decided.set_result(verdict)
-        return verdict.spend is None or await self._use_case.recorder.record(
-            self._usage(verdict, verdict.spend)
-        )
+        if verdict.spend is None:
+            return True
+        usage = self._usage(verdict, verdict.spend)
+        # The turn waits for it only when the chat has ended.
+        return await self._use_case.recorder.record(usage, at_leisure=True)
 
     @property
     def menu(self) -> Sequence[Tool]:

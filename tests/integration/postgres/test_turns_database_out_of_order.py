@@ -428,6 +428,22 @@ async def test_a_connection_lost_under_way_is_tried_again(world: PostgresWorld) 
     assert world.budget(BudgetScope.PROJECT, world.project_id).spent_micros == 5
 
 
+async def test_what_nobody_waits_for_is_written_all_the_same(world: PostgresWorld) -> None:
+    alone, taken_along, urgent, at_the_end = (usage_of(world, 1) for _ in range(4))
+    async with recorder_on(world.database_url) as (recorder, unrecorded):
+        assert await recorder.record(alone, at_leisure=True)
+        waiting = asyncio.create_task(recorder.record(taken_along, at_leisure=True))
+        await asyncio.sleep(0)
+        assert await recorder.record(urgent)
+        assert waiting.done() or await waiting
+        last = asyncio.create_task(recorder.record(at_the_end, at_leisure=True))
+        await asyncio.sleep(0)
+        await recorder.close()
+        assert await last
+    assert unrecorded == []
+    assert set(world.rows()) == {usage.id for usage in (alone, taken_along, urgent, at_the_end)}
+
+
 async def test_closing_writes_what_was_handed_over(world: PostgresWorld) -> None:
     async with write_pool(world.database_url) as pool:
         recorder = PostgresUsageRecorder(pool, on_unrecorded=world.unrecorded.append)

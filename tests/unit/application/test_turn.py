@@ -111,7 +111,7 @@ class SlowRecorder(InMemoryUsageRecorder):
         self.is_asked = asyncio.Event()
         self.may_write = asyncio.Event()
 
-    async def record(self, usage: TokenUsage) -> bool:
+    async def record(self, usage: TokenUsage, *, at_leisure: bool = False) -> bool:
         self.is_asked.set()
         await self.may_write.wait()
         return await super().record(usage)
