@@ -20,6 +20,7 @@ from domain.usage import ActorKind, TokenUsage, implicit_cost, to_micros
 
 _NEVER_ROUTED: Final = frozenset({"anamnese", "context-manager"})
 _FEWEST_TOOLS: Final = 2
+_NOT_WAITED_FOR: Final = Fallback(FallbackReason.TIMEOUT, "o turno terminou antes da resposta")
 _LONG_CHARACTERS: Final = 1024 * 1024
 """Of all arguments together: some ten milliseconds of encoding."""
 
@@ -71,13 +72,16 @@ class DecideStepMenu:
         except SwitchUnreadable:
             self.on_switch_unreadable(request.workspace_id)
             return None
+        except Exception as error:  # noqa: BLE001 - whatever fails here, the step has its whole catalogue
+            self.on_internal_failure(None, error)
+            return None
         previous_tool = None
         question: Question | Fallback
         try:
             step = await _read_step(request.agent, request.messages, request.catalogue)
             previous_tool = step.previous_tool
             question = await self.router.prepare(step, request.api_key)
-        except Exception as error:  # noqa: BLE001 - whatever fails here, the step has its whole catalogue
+        except Exception as error:  # noqa: BLE001 - as above
             question = self._fault_of_ours(error)
         return Decision(self, request, request.agent, previous_tool, question)
 
@@ -163,12 +167,16 @@ class Decision:
         return narrowed_menu(catalogue, outcome.option, self._previous_tool)
 
     def routing(self, *, is_spend_recorded: bool) -> Routing:
-        """What the step's answer says of it."""
-        verdict = self.decided.result()
+        """What the step's answer says of it; before it is decided, that nobody waited for the router any longer."""
+        if not self.decided.done():
+            return self._routing_of(Verdict(_NOT_WAITED_FOR), self._request.catalogue, is_spend_recorded=True)
+        return self._routing_of(self.decided.result(), self.menu, is_spend_recorded=is_spend_recorded)
+
+    def _routing_of(self, verdict: Verdict, menu: Sequence[Tool], *, is_spend_recorded: bool) -> Routing:
         return Routing(
             model=self._use_case.router.model,
             catalogue=[tool.name for tool in self._request.catalogue],
-            menu=[tool.name for tool in self.menu],
+            menu=[tool.name for tool in menu],
             previous_tool=self._previous_tool,
             outcome=verdict.outcome,
             latency_ms=verdict.latency_ms,

@@ -232,7 +232,10 @@ class Turn:
                 yield RoutingStarted()
                 failure = await self._decided(self._decision)
                 if failure is not None:
-                    yield TurnFinished(turn_id=self.id, failure=failure, model=plan.bound.name)
+                    routing = self._decision.routing(is_spend_recorded=True) if self._deciding else None
+                    yield TurnFinished(
+                        turn_id=self.id, failure=failure, model=plan.bound.name, routing=routing
+                    )
                     return
             menu = self._decision.menu
 

@@ -1,6 +1,7 @@
 """Whether the database can serve turns, for `/readyz`."""
 
 import asyncio
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -34,11 +35,21 @@ async def database_is_ready(pool: Pool, *, patience_s: float = PATIENCE_S) -> Da
         return DatabaseReadiness(False, _why(pool, error, patience_s))
     if row is None:
         return DatabaseReadiness(False, "the database was never migrated: run `brabo migrate`")
-    if row[0] != HEAD:
+    if not _has_ours(str(row[0])):
         return DatabaseReadiness(
             False, f"the database is at revision {row[0]}, not at {HEAD}: run `brabo migrate`"
         )
     return DatabaseReadiness(True)
+
+
+def _has_ours(revision: str) -> bool:
+    """Whether a database at this revision has all that this program needs: at HEAD, or at a later one of ours.
+
+    Later ones only add. Processes of the version before go on while those of the next take their place.
+    """
+    ours = re.compile(r"py(\d{4})")
+    theirs, needed = ours.fullmatch(revision), ours.fullmatch(HEAD)
+    return theirs is not None and needed is not None and int(theirs[1]) >= int(needed[1])
 
 
 def _why(pool: Pool, error: psycopg.Error, patience_s: float) -> str:

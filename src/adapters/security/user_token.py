@@ -20,6 +20,8 @@ _AUDIENCE: Final = "brabo"
 _ALGORITHM: Final = "EdDSA"
 _SALT: Final = b"brabo-auth-jwt-seed"
 _SEED_BYTES: Final = 32
+_LEEWAY_S: Final = 30
+"""By so much may the clock of another host that issues tokens differ from ours."""
 _REQUIRED_CLAIMS: Final = ["iss", "aud", "sub", "email", "exp"]
 
 
@@ -58,6 +60,7 @@ class Ed25519UserTokens(UserTokens):
                 algorithms=[_ALGORITHM],
                 issuer=_ISSUER,
                 audience=_AUDIENCE,
+                leeway=_LEEWAY_S,
                 options={"require": _REQUIRED_CLAIMS},
             )
             email = claims["email"]

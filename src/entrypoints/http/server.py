@@ -34,6 +34,7 @@ _CUT_OFF_S: Final = 0.25
 _LEFT_S: Final = 1.0
 """What may be left then has to end."""
 
+_RETRY_AFTER_S: Final = 2
 _CUT_OFF: Final = (
     "This process had to end at once, and cut the request off: what it spent is in the ledger or the log."
 )
@@ -164,7 +165,8 @@ def answering_to_the_end(app: ASGIApp, drain: Drain) -> ASGIApp:
         except asyncio.CancelledError:
             if has_head or scope["type"] != ScopeType.HTTP:
                 raise
-            await problem(503, _CUT_OFF)(scope, receive, send_closing)
+            await problem(503, _CUT_OFF, retry_after_s=_RETRY_AFTER_S)(scope, receive, send_closing)
+            raise
 
     return wrapped
 

@@ -570,6 +570,16 @@ async def test_a_database_at_another_revision_is_not_ready(world: PostgresWorld,
     assert "brabo migrate" in readiness.reason
 
 
+@pytest.mark.parametrize(("revision", "is_ready"), [("py9999", True), ("py0001", False), ("later", False)])
+async def test_a_later_revision_of_ours_has_all_that_is_needed(
+    world: PostgresWorld, revision: str, is_ready: bool
+) -> None:
+    world.execute(f"UPDATE brabo_api_version SET version_num = '{revision}'")
+
+    async with read_pool(world.database_url) as pool:
+        assert (await database_is_ready(pool)).is_ready is is_ready
+
+
 async def test_a_silent_or_absent_database_is_not_ready_in_time(
     world: PostgresWorld, proxy: DatabaseProxy
 ) -> None:

@@ -126,6 +126,14 @@ def test_every_claim_counts(over: dict[str, Any]) -> None:
     assert not is_accepted(tokens(SECRET), signed(claims(**over)))
 
 
+@pytest.mark.parametrize(("claim", "seconds", "is_good"), [
+    ("iat", 10, True), ("nbf", 10, True), ("exp", -10, True), ("exp", -60, False), ("nbf", 60, False),
+])  # fmt: skip
+def test_clocks_may_differ_a_little(claim: str, seconds: int, is_good: bool) -> None:
+    now_s = int(datetime.now(UTC).timestamp())
+    assert is_accepted(tokens(SECRET), signed(claims(**{claim: now_s + seconds}))) is is_good
+
+
 def test_the_key_is_ours_and_the_algorithm_never_the_tokens() -> None:
     """A key of the token's own choice, a key id of another key, none at all, and other algorithms."""
     own = Ed25519PrivateKey.generate()

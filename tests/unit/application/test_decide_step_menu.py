@@ -199,6 +199,17 @@ async def test_off_and_unreadable_are_read_once_and_end_it(rig: Rig) -> None:
     assert rig.internal == []
 
 
+async def test_a_switch_that_fails_otherwise_costs_the_narrowing_and_is_told_of(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(_workspace_id: UUID) -> bool:
+        raise OSError("no file left")
+
+    monkeypatch.setattr(rig.switches, "is_on", fail)
+    assert await rig.use_case.prepare(rig.request()) is None
+    assert [type(error) for error in rig.internal] == [OSError]
+
+
 async def test_it_is_read_anew_for_every_step(rig: Rig) -> None:
     rig.switches.off.add(uuid4())
     assert await rig.use_case.prepare(rig.request()) is not None
@@ -322,7 +333,7 @@ async def test_a_cost_is_a_row_whatever_came_of_it(
         tokens=TokenCounts(1236, 7),
         is_estimated=is_estimated,
         # 52 × 1,000,000 ÷ 1,243 = 41,834.27…
-        cost=Cost(52, Prices(41_834, 41_834), is_implicit=True, catalogue_micros=None),
+        cost=Cost(52, Prices(41_834, 41_834), True, None, SPEND.charged_usd),
         latency_ms=317,
         binding_origin=None,
         routing_preference=None,

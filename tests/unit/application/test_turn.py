@@ -735,11 +735,22 @@ async def test_a_drain_while_the_router_is_asked_answers_at_once(rig: Rig) -> No
     before, finished = await running
 
     assert finished.failure == TurnFailure(FailureCode.DRAINING, provider=Provider.OPENROUTER)
-    assert (finished.model, finished.usage, finished.routing) == ("maker/workspace", None, None)
+    assert (finished.model, finished.usage) == ("maker/workspace", None)
+    assert_not_waited_for(finished)
     assert before == [RoutingStarted()]
     assert rig.ledger.usages == {}
     await rig.pipeline.settled()
     assert_decided_and_recorded(rig)
+
+
+def assert_not_waited_for(finished: TurnFinished) -> None:
+    """It was asked, and the turn ended before its answer."""
+    routing = finished.routing
+    assert routing is not None
+    assert isinstance(routing.outcome, Fallback)
+    assert routing.outcome.reason is FallbackReason.TIMEOUT
+    assert routing.menu == routing.catalogue
+    assert (routing.cost_micros, routing.is_spend_unrecorded) == (0, False)
 
 
 async def test_the_ceiling_while_the_router_is_asked_answers_at_once(rig: Rig) -> None:
@@ -748,7 +759,7 @@ async def test_the_ceiling_while_the_router_is_asked_answers_at_once(rig: Rig) -
     before, finished = await events_of(await admit_routed(rig, ceiling_s=0.05))
 
     assert finished.failure == TurnFailure(FailureCode.TIMEOUT, provider=Provider.OPENROUTER)
-    assert finished.routing is None
+    assert_not_waited_for(finished)
     assert before == [RoutingStarted()]
     assert rig.ledger.usages == {}
     await rig.pipeline.settled()
