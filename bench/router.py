@@ -124,8 +124,8 @@ def measure(brabo: OwnBrabo) -> RouterCost:
     ]
     httpx.post(f"{control_url}/_script", json=scripts, trust_env=False).raise_for_status()
     on, off = (make_workspace(brabo, name, is_routed=name == "Routed") for name in ("Routed", "Unrouted"))
+    brabo.switch_router_off(off.workspace_id)
     brabo.serve()
-    switch_off(brabo, off)
     bench = Bench(brabo, control_url, on, off)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         cost = runner.run(asyncio.wait_for(bench.run(), LONGEST_S))
@@ -140,15 +140,6 @@ def make_workspace(brabo: OwnBrabo, name: str, *, is_routed: bool) -> Workspace:
     )
     ids = dict(re.findall(r"^(workspace|project|session) +([0-9a-f-]{36})$", printed, re.MULTILINE))
     return Workspace(ids["workspace"], ids["project"], ids["session"], is_routed)
-
-
-def switch_off(brabo: OwnBrabo, workspace: Workspace) -> None:
-    httpx.put(
-        f"{brabo.api_url}/workspaces/{workspace.workspace_id}/tool-router",
-        json={"enabled": False},
-        headers={"Authorization": f"Bearer {brabo.token('owner@example.com')}"},
-        trust_env=False,
-    ).raise_for_status()
 
 
 def check_rows(brabo: OwnBrabo, workspace: Workspace, *, turns: int, decisions: int) -> None:

@@ -141,7 +141,8 @@ def measure(brabo: OwnBrabo) -> Results:
     ]
     httpx.post(f"{control_url}/_script", json=scripts, trust_env=False).raise_for_status()
     printed = brabo.init("--model", MODEL, key=KEY)
-    ids = dict(re.findall(r"^(project|session) +([0-9a-f-]{36})$", printed, re.MULTILINE))
+    ids = dict(re.findall(r"^(workspace|project|session) +([0-9a-f-]{36})$", printed, re.MULTILINE))
+    brabo.switch_router_off(ids["workspace"])  # what it costs, bench/router.py measures
     brabo.serve()
     bench = Bench(brabo, control_url, ids["project"], ids["session"])
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -79,6 +79,12 @@ class OwnBrabo:
         [token] = re.findall(r"^[\w-]+\.[\w-]+\.[\w-]+$", program.said(), re.MULTILINE)
         return str(token)
 
+    def switch_router_off(self, workspace_id: str) -> None:
+        """Run `brabo router off` for this workspace."""
+        program = self._start("router", "off", "--workspace", workspace_id)
+        if program.wait() != 0:
+            raise program.failed("did not succeed")
+
     def serve(self) -> None:
         """Start `brabo serve` on a free port and wait until it is ready for turns."""
         port = _free_port()
