@@ -54,6 +54,7 @@ BAD_INPUT: Final = "tests/e2e/test_bad_input.py"
 BINDINGS: Final = "tests/unit/domain/test_binding.py"
 BODY: Final = "tests/unit/http/test_body.py"
 BUDGETS: Final = "tests/unit/domain/test_budget.py"
+BUDGET_ROUTES: Final = "tests/e2e/test_budgets.py"
 CONNECTIONS: Final = "tests/integration/openai_compatible/test_connections.py"
 CONTEXTS: Final = "tests/contract/test_turn_contexts.py"
 COSTS: Final = "tests/unit/domain/test_usage.py"
@@ -201,9 +202,9 @@ METERING: Final = [
     ),
     Mutant(
         "negative-cost-accepted",
-        "adapters/openai_compatible/frames.py",
-        "if 0 <= usd <= _MAX_CHARGE_USD",
-        "if usd <= _MAX_CHARGE_USD",
+        "adapters/transport/figures.py",
+        "and 0 <= usd <= _MAX_CHARGE_USD",
+        "and usd <= _MAX_CHARGE_USD",
         f"{ODDITY}[cost negative]",
     ),
     Mutant(
@@ -702,6 +703,57 @@ OPERATORS: Final = [
 ]
 
 OWNERS: Final = [
+    Mutant(
+        "raised-limit-arms-nothing",
+        "adapters/postgres/budgets.py",
+        "is_raised, func.least(budgets.c.last_threshold_notified, crossed)",
+        "is_raised, budgets.c.last_threshold_notified",
+        "tests/contract/test_budgets.py::test_what_is_armed_again_is_announced_again_once[postgres-project]",
+    ),
+    Mutant(
+        "same-limit-arms-again",
+        "adapters/postgres/budgets.py",
+        "limit > budgets.c.limit_micros",
+        "limit >= budgets.c.limit_micros",
+        "tests/contract/test_budgets.py"
+        "::test_a_raised_limit_arms_what_is_no_longer_crossed_and_announces_nothing",
+    ),
+    Mutant(
+        "arming-by-the-spend-before-the-lock",
+        "adapters/postgres/budgets.py",
+        "spent = cast(budgets.c.spent_micros, Numeric)",
+        "spent = cast(select(budgets.alias('b').c.spent_micros).limit(1).scalar_subquery(), Numeric)",
+        "tests/integration/postgres/test_budget_changes.py"
+        "::test_a_change_that_waited_for_a_settlement_starts_from_what_it_left",
+    ),
+    Mutant(
+        "session-of-any-project",
+        "adapters/postgres/budgets.py",
+        '    sessions.c.project_id == bindparam("project_id", type_=Uuid),\n',
+        "",
+        f"{BUDGET_ROUTES}::test_a_session_of_another_project_is_as_unknown_as_none",
+    ),
+    Mutant(
+        "workspaces-role-before-the-projects",
+        "adapters/postgres/users.py",
+        "func.coalesce(project_members.c.role, workspace_members.c.role)",
+        "func.coalesce(workspace_members.c.role, project_members.c.role)",
+        "tests/contract/test_users.py::test_the_projects_role_overrides_the_workspaces",
+    ),
+    Mutant(
+        "tiny-limit-is-no-limit",
+        "entrypoints/http/budgets.py",
+        "if usd and not micros:",
+        "if False:",
+        f"{BUDGET_ROUTES}::test_a_body_that_does_not_decode_is_explained_and_sets_nothing",
+    ),
+    Mutant(
+        "report-sums-micros-only",
+        "adapters/postgres/spending.py",
+        "func.coalesce(token_usage.c.charged_usd, _USD_OF_MICROS)",
+        "_USD_OF_MICROS",
+        "tests/integration/cli/test_report.py::test_ten_thousand_decisions_add_up_exactly",
+    ),
     Mutant(
         "role-check-dropped",
         "application/require_role.py",

@@ -8,6 +8,9 @@ from typing import Final
 THRESHOLDS_PERCENT: Final = (70, 90, 100)
 """Each is announced once per arming."""
 
+LIMIT_MICROS_MAX: Final = 10**15
+"""A thousand million USD: no budget is meant to have more, and every reader of JSON has its digits."""
+
 
 class BudgetScope(StrEnum):
     """What a budget covers."""
@@ -55,3 +58,19 @@ def crossed_thresholds(
         for percent in THRESHOLDS_PERCENT
         if percent > last_notified_percent and spent_micros * 100 >= limit_micros * percent
     )
+
+
+def notified_after(
+    limit_micros: int, *, limit_before_micros: int, spent_micros: int, last_notified_percent: int
+) -> int:
+    """The highest threshold that counts as announced once a budget has a new limit.
+
+    A raised limit arms again what is no longer crossed. A lowered one announces nothing: the next spend does.
+    """
+    is_raised = limit_before_micros > 0 and (limit_micros == 0 or limit_micros > limit_before_micros)
+    if not is_raised:
+        return last_notified_percent
+    crossed = crossed_thresholds(
+        spent_micros=spent_micros, limit_micros=limit_micros, last_notified_percent=0
+    )
+    return min(last_notified_percent, max(crossed, default=0))

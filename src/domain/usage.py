@@ -10,6 +10,9 @@ from uuid import UUID
 from domain.provider import Provider, RoutingPreference
 
 _MICROS: Final = 1_000_000
+_MICRO_USD: Final = Decimal("0.000001")
+_EXACT_DECIMALS: Final = 100
+"""More than any price is written with, and fewer than a database refuses."""
 
 
 class ActorKind(StrEnum):
@@ -56,11 +59,13 @@ class Cost:
     """The prices were derived from the cost, and not the cost from the prices."""
     catalogue_micros: int | None
     """What the catalogue's prices would have made it; None where the cost is the catalogue's anyway."""
+    charged_usd: Decimal | None = None
+    """The provider's own figure, unrounded; None where it named none, or one with over a hundred decimals."""
 
 
 def to_micros(usd: Decimal) -> int:
-    """USD in micro-USD, rounded half up."""
-    return int((usd * _MICROS).to_integral_value(rounding=ROUND_HALF_UP))
+    """USD in micro-USD, rounded half up, once and whatever its digits. Up to 10^20 USD."""
+    return int(usd.quantize(_MICRO_USD, rounding=ROUND_HALF_UP) * _MICROS)
 
 
 def catalogue_cost_micros(tokens: TokenCounts, prices: Prices) -> int:
@@ -82,7 +87,18 @@ def implicit_cost(tokens: TokenCounts, charged_usd: Decimal) -> Cost:
     """What the provider says it charged, with the price that makes it of these tokens."""
     micros = to_micros(charged_usd)
     price = _implicit_price(micros, tokens.input + tokens.output)
-    return Cost(micros, Prices(price, price), is_implicit=True, catalogue_micros=None)
+    return Cost(
+        micros,
+        Prices(price, price),
+        is_implicit=True,
+        catalogue_micros=None,
+        charged_usd=charged_usd if _decimals(charged_usd) <= _EXACT_DECIMALS else None,
+    )
+
+
+def _decimals(usd: Decimal) -> int:
+    exponent = usd.as_tuple().exponent
+    return -exponent if isinstance(exponent, int) else 0
 
 
 def _priced(tokens: int, per_million_micros: int) -> int:

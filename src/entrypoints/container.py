@@ -9,11 +9,14 @@ from adapters.openai_compatible.model_catalogue import OpenAICompatibleCatalogue
 from adapters.openai_compatible.profiles import provider_table
 from adapters.openai_compatible.provider import Clocks, OpenAICompatibleProvider
 from adapters.postgres import migrate
+from adapters.postgres.agent_areas import PostgresAgentAreas
+from adapters.postgres.budgets import PostgresBudgets
 from adapters.postgres.diagnosis import PostgresDiagnosis
 from adapters.postgres.first_steps import PostgresFirstSteps
 from adapters.postgres.pool import owners_pool, read_pool, write_pool
 from adapters.postgres.readiness import database_is_ready
 from adapters.postgres.router_switches import PostgresRouterSwitches
+from adapters.postgres.spending import PostgresSpending
 from adapters.postgres.turn_contexts import PostgresTurnContexts
 from adapters.postgres.usage_recorder import PostgresUsageRecorder
 from adapters.postgres.users import PostgresUsers
@@ -25,11 +28,15 @@ from adapters.system.clock import SystemClock
 from adapters.system.ids import UuidV7Ids
 from adapters.tokenizer import O200kTokenEstimator
 from adapters.transport.way_out import WayOut
+from application.agent_areas import LimitAgentArea, ReadAgentAreas
 from application.decide_step_menu import DecideStepMenu
 from application.diagnose import Diagnose
 from application.first_steps import TakeFirstSteps
+from application.read_budget import ReadBudget
 from application.read_tool_router import ReadToolRouter
 from application.record_usage import RecordUsage
+from application.report_spend import ReportSpend
+from application.set_budget import SetBudget
 from application.switch_tool_router import SwitchToolRouter
 from application.turn import TurnPipeline
 from entrypoints.drain import Drain
@@ -77,6 +84,12 @@ class Container(containers.DeclarativeContainer):
     workspaces = providers.Singleton(PostgresWorkspaces, owners_pool)
     read_tool_router = providers.Singleton(ReadToolRouter, users, workspaces)
     switch_tool_router = providers.Singleton(SwitchToolRouter, users, workspaces)
+    budgets = providers.Singleton(PostgresBudgets, owners_pool)
+    read_budget = providers.Singleton(ReadBudget, users, budgets)
+    set_budget = providers.Singleton(SetBudget, users, budgets)
+    agent_areas = providers.Singleton(PostgresAgentAreas, owners_pool)
+    read_agent_areas = providers.Singleton(ReadAgentAreas, users, agent_areas)
+    limit_agent_area = providers.Singleton(LimitAgentArea, users, agent_areas)
 
     way_out = providers.Singleton(WayOut)
     provider_profiles = providers.Singleton(
@@ -143,6 +156,9 @@ class Container(containers.DeclarativeContainer):
         vault=vault,
         catalogue=model_catalogue,
         served=provider_profiles,
+    )
+    report_spend = providers.Singleton(
+        ReportSpend, providers.Singleton(PostgresSpending, database_url), clock
     )
     diagnosis = providers.Singleton(PostgresDiagnosis, database_url)
     diagnose = providers.Factory(

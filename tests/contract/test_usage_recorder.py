@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -12,7 +13,7 @@ from adapters.in_memory.ledger import AreaEntry, BudgetEntry
 from domain.binding import BindingScope
 from domain.budget import BudgetPolicy, BudgetScope
 from domain.provider import Provider, RoutingPreference
-from domain.usage import ActorKind, Cost, Prices, TokenCounts
+from domain.usage import ActorKind, Cost, Prices, TokenCounts, implicit_cost
 from tests.support.ledger_worlds import HELD_BY, LedgerWorld, ledger_world, usage_of
 
 LARGEST_BIGINT = 2**63 - 1
@@ -58,7 +59,7 @@ async def test_a_record_becomes_the_whole_row(world: LedgerWorld) -> None:
         model_name="maker/model:free",
         tokens=TokenCounts(2**31 - 1, 17, cached_input=11, reasoning=5),
         is_estimated=True,
-        cost=Cost(LARGEST_BIGINT, Prices(3, LARGEST_BIGINT), is_implicit=True, catalogue_micros=42),
+        cost=Cost(LARGEST_BIGINT, Prices(3, LARGEST_BIGINT), True, 42, Decimal("9.87E-97")),
         latency_ms=1234,
         binding_origin="area",
         routing_preference=RoutingPreference.THROUGHPUT,
@@ -96,6 +97,7 @@ async def test_a_record_becomes_the_whole_row(world: LedgerWorld) -> None:
             "generation_id": "gen-1",
             "cached_input_tokens": 11,
             "reasoning_tokens": 5,
+            "charged_usd": Decimal("9.87E-97"),
         }
     }
     assert not world.unrecorded
@@ -120,8 +122,31 @@ async def test_what_is_unknown_stays_null_and_what_is_free_is_zero(world: Ledger
         "cached_input_tokens",
         "reasoning_tokens",
         "catalog_cost_micros",
+        "charged_usd",
     }
     assert spent(world) == 0
+
+
+@pytest.mark.parametrize(
+    "charged", ["0.00000042", "4.2e-7", "0", "1000000", "0.000051912000000000004", "1." + "3" * 100]
+)
+async def test_what_was_charged_is_kept_digit_for_digit(world: LedgerWorld, charged: str) -> None:
+    usage = usage_of(world, cost=implicit_cost(TokenCounts(1236, 0), Decimal(charged)))
+
+    assert await world.recorder.record(usage)
+
+    kept = world.rows()[usage.id]["charged_usd"]
+    assert f"{kept:f}" == f"{Decimal(charged):f}"
+
+
+@pytest.mark.parametrize("charged", ["1e-101", "1e-99999"])
+async def test_what_no_price_is_written_with_is_kept_in_micros_only(world: LedgerWorld, charged: str) -> None:
+    usage = usage_of(world, cost=implicit_cost(TokenCounts(1236, 0), Decimal(charged)))
+
+    assert await world.recorder.record(usage)
+
+    row = world.rows()[usage.id]
+    assert (row["charged_usd"], row["cost_micros"]) == (None, 0)
 
 
 async def test_project_and_session_budgets_move_and_others_stay(world: LedgerWorld) -> None:

@@ -72,4 +72,46 @@ async def test_who_is_not_there_any_more_is_unknown(world: MemberWorld) -> None:
     for workspace_id in (workspace.id, uuid4()):
         with pytest.raises(UnknownUser):
             await world.users.role_in_workspace(ana.id, workspace_id)
+    for project_id in (world.add_project(workspace, bia), uuid4()):
+        with pytest.raises(UnknownUser):
+            await world.users.role_in_project(ana.id, project_id)
     assert await world.users.find(ana.id) is None
+
+
+@pytest.mark.parametrize("in_workspace", [*Role, None])
+@pytest.mark.parametrize("in_project", [*Role, None])
+async def test_the_projects_role_overrides_the_workspaces(
+    world: MemberWorld, in_workspace: Role | None, in_project: Role | None
+) -> None:
+    ana, bia = world.add_user("ana@example.com"), world.add_user("bia@example.com")
+    workspace = world.add_workspace(ana)
+    project_id, other = world.add_project(workspace, ana), world.add_project(workspace, ana)
+    world.set_role(bia, workspace, in_workspace)
+    world.set_project_role(bia, project_id, in_project)
+    world.set_project_role(ana, project_id, Role.OWNER)
+
+    assert await world.users.role_in_project(bia.id, project_id) is (in_project or in_workspace)
+    assert await world.users.role_in_project(bia.id, other) is in_workspace
+
+
+async def test_a_role_elsewhere_is_no_role_in_a_project(world: MemberWorld) -> None:
+    ana, bia = world.add_user("ana@example.com"), world.add_user("bia@example.com")
+    here, elsewhere = world.add_workspace(ana), world.add_workspace(ana, slug="other")
+    project_id = world.add_project(here, bia)
+    world.set_role(bia, elsewhere, Role.OWNER)
+    world.set_project_role(bia, world.add_project(elsewhere, ana), Role.OWNER)
+
+    assert await world.users.role_in_project(bia.id, project_id) is None
+    assert await world.users.role_in_project(bia.id, uuid4()) is None
+
+
+async def test_a_role_in_a_project_that_is_taken_away_gives_way_to_the_workspaces(world: MemberWorld) -> None:
+    ana = world.add_user("ana@example.com")
+    workspace = world.add_workspace(ana)
+    project_id = world.add_project(workspace, ana)
+    world.set_role(ana, workspace, Role.OWNER)
+    world.set_project_role(ana, project_id, Role.VIEWER)
+    below = await world.users.role_in_project(ana.id, project_id)
+    world.set_project_role(ana, project_id, None)
+
+    assert (below, await world.users.role_in_project(ana.id, project_id)) == (Role.VIEWER, Role.OWNER)

@@ -4,7 +4,6 @@ import json
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -14,12 +13,12 @@ import psycopg
 import pytest
 import structlog
 
-from application.ports.users import User
 from entrypoints.simulator import Simulator
-from tests.support.brabo_data import World, create_member, insert
+from tests.support.brabo_data import World, create_member
 from tests.support.database_proxy import DatabaseProxy, free_port
 from tests.support.engine import http_client, request_body, take_turn
 from tests.support.live import HEADERS, SERVICE_TOKEN, LiveApi, environment, live_api
+from tests.support.owners import add_user, assert_problem, bearer
 from tests.support.recordings import RECORDINGS
 from tests.support.served import served_api
 
@@ -66,19 +65,6 @@ async def client(api: LiveApi) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-def bearer(api: LiveApi, user_id: UUID, *, minutes: int = 5) -> dict[str, str]:
-    expires_at = datetime.now(UTC) + timedelta(minutes=minutes)
-    token = api.container.user_tokens().issue(User(user_id, "ana@example.com"), expires_at)
-    return {"Authorization": f"Bearer {token}"}
-
-
-def add_user(connection: psycopg.Connection, workspace_id: UUID, role: str | None) -> UUID:
-    user_id = insert(connection, "users", email=f"{uuid4().hex}@example.com")
-    if role is not None:
-        create_member(connection, workspace_id, user_id, role)
-    return user_id
-
-
 def path(workspace_id: object) -> str:
     return f"/workspaces/{workspace_id}/tool-router"
 
@@ -95,16 +81,6 @@ def switches(connection: psycopg.Connection) -> list[Any]:
     return connection.execute(
         "SELECT workspace_id, by_user_id, was_enabled, is_enabled FROM brabo_api_router_switches ORDER BY created_at"
     ).fetchall()
-
-
-def assert_problem(answer: httpx.Response, status: int) -> str:
-    assert answer.status_code == status, answer.text
-    assert answer.headers["content-type"] == "application/problem+json"
-    body = answer.json()
-    assert set(body) == {"type", "title", "status", "detail"}
-    assert body["status"] == status
-    detail: str = body["detail"]
-    return detail
 
 
 async def test_an_owner_switches_it_off_and_on_and_each_change_is_recorded_once(
@@ -484,8 +460,8 @@ async def test_the_description_names_both_kinds_of_token(client: httpx.AsyncClie
     assert (schemes["userToken"]["scheme"], schemes["userToken"]["bearerFormat"]) == ("bearer", "JWT")
     operations = schema["paths"]["/workspaces/{workspace_id}/tool-router"]
     for method, statuses in (
-        ("get", {"200", "401", "403", "503"}),
-        ("put", {"200", "400", "401", "403", "413", "503"}),
+        ("get", {"200", "401", "403", "431", "503"}),
+        ("put", {"200", "400", "401", "403", "413", "431", "503"}),
     ):
         assert operations[method]["security"] == [{"userToken": []}]
         assert set(operations[method]["responses"]) == statuses

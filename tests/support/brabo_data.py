@@ -146,6 +146,29 @@ def create_member(connection: psycopg.Connection[Any], workspace_id: UUID, user_
     )
 
 
+def create_project_member(
+    connection: psycopg.Connection[Any], project_id: UUID, user_id: UUID, role: str
+) -> None:
+    connection.execute(
+        "INSERT INTO project_members (project_id, user_id, role) VALUES (%s, %s, %s)",
+        (project_id, user_id, role),
+    )
+
+
+def create_project(connection: psycopg.Connection[Any], workspace_id: UUID, user_id: UUID) -> UUID:
+    """One more project of the workspace."""
+    mark = uuid.uuid4().hex
+    return insert(
+        connection,
+        "projects",
+        workspace_id=workspace_id,
+        name="Another",
+        slug=mark,
+        workspace_dir_name=mark,
+        created_by=user_id,
+    )
+
+
 def create_session(connection: psycopg.Connection[Any], project_id: UUID, user_id: UUID) -> UUID:
     """One more active session of the project."""
     return insert(connection, "sessions", project_id=project_id, created_by=user_id, status="active")

@@ -13,13 +13,21 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
+from adapters.in_memory.budgets import InMemoryAgentAreas, InMemoryBudgets
 from adapters.in_memory.ledger import AreaEntry, BudgetEntry, InMemoryLedger
+from adapters.in_memory.spending import InMemorySpending
 from adapters.in_memory.turn_contexts import InMemoryTurnContexts
 from adapters.in_memory.usage_recorder import InMemoryUsageRecorder
-from adapters.postgres.pool import read_pool, write_pool
+from adapters.postgres.agent_areas import PostgresAgentAreas
+from adapters.postgres.budgets import PostgresBudgets
+from adapters.postgres.pool import owners_pool, read_pool, write_pool
+from adapters.postgres.spending import PostgresSpending
 from adapters.postgres.turn_contexts import PostgresTurnContexts
 from adapters.postgres.usage_recorder import PostgresUsageRecorder
+from application.ports.agent_areas import AgentAreas
+from application.ports.budgets import Budgets
 from application.ports.credential_vault import SealedKey
+from application.ports.spending import SpendingBooks
 from application.ports.turn_context import TurnContexts
 from application.ports.usage_recorder import UsageRecorder
 from domain.binding import BindingScope, BoundModel
@@ -68,6 +76,9 @@ class LedgerWorld(ABC):
 
     contexts: TurnContexts
     recorder: UsageRecorder
+    budgets: Budgets
+    areas: AgentAreas
+    spending: SpendingBooks
     unrecorded: list[TokenUsage]
     owner_id: UUID
     workspace_id: UUID
@@ -179,6 +190,7 @@ class InMemoryWorld(LedgerWorld):
                 "generation_id": usage.generation_id,
                 "cached_input_tokens": usage.tokens.cached_input,
                 "reasoning_tokens": usage.tokens.reasoning,
+                "charged_usd": usage.cost.charged_usd,
             }
             for usage in self.ledger.usages.values()
         }
@@ -217,14 +229,8 @@ class PostgresWorld(LedgerWorld):
             return brabo_data.insert(connection, table, **values)
 
     def add_project(self) -> UUID:
-        return self._insert(
-            "projects",
-            workspace_id=self.workspace_id,
-            name="Another",
-            slug=uuid4().hex,
-            workspace_dir_name=uuid4().hex,
-            created_by=self.owner_id,
-        )
+        with psycopg.connect(self.database_url) as connection:
+            return brabo_data.create_project(connection, self.workspace_id, self.owner_id)
 
     def add_session(self, project_id: UUID) -> UUID:
         return self._insert("sessions", project_id=project_id, created_by=self.session_creator_id)
@@ -311,7 +317,7 @@ class PostgresWorld(LedgerWorld):
             " input_tokens, output_tokens, estimated, cost_micros, input_price_per_million_micros,"
             " output_price_per_million_micros, latency_ms, binding_origin::text, upstream_provider,"
             " routing_preference::text, created_at, price_implicit, catalog_cost_micros, resolved_model_name,"
-            " generation_id, cached_input_tokens, reasoning_tokens FROM token_usage"
+            " generation_id, cached_input_tokens, reasoning_tokens, charged_usd FROM token_usage"
         )
         return {row["id"]: row for row in rows}
 
@@ -342,6 +348,9 @@ def in_memory_world() -> InMemoryWorld:
         ledger=ledger,
         contexts=InMemoryTurnContexts(ledger),
         recorder=InMemoryUsageRecorder(ledger, on_unrecorded=unrecorded.append),
+        budgets=InMemoryBudgets(ledger),
+        areas=InMemoryAgentAreas(ledger),
+        spending=InMemorySpending(ledger),
         unrecorded=unrecorded,
         owner_id=owner_id,
         workspace_id=workspace_id,
@@ -354,12 +363,19 @@ def in_memory_world() -> InMemoryWorld:
 async def postgres_world(database_url: str) -> AsyncIterator[PostgresWorld]:
     ids = make_ids(database_url)
     unrecorded: list[TokenUsage] = []
-    async with read_pool(database_url) as reading, write_pool(database_url) as writing:
+    async with (
+        read_pool(database_url) as reading,
+        write_pool(database_url) as writing,
+        owners_pool(database_url) as owners,
+    ):
         recorder = PostgresUsageRecorder(writing, on_unrecorded=unrecorded.append)
         yield PostgresWorld(
             database_url=database_url,
             contexts=PostgresTurnContexts(reading),
             recorder=recorder,
+            budgets=PostgresBudgets(owners),
+            areas=PostgresAgentAreas(owners),
+            spending=PostgresSpending(database_url),
             unrecorded=unrecorded,
             **ids,
         )

@@ -43,6 +43,12 @@ class MemberWorld(ABC):
         """None: no member any more."""
 
     @abstractmethod
+    def add_project(self, workspace: Workspace, creator: User) -> UUID: ...
+    @abstractmethod
+    def set_project_role(self, user: User, project_id: UUID, role: Role | None) -> None:
+        """None: no member of its own any more."""
+
+    @abstractmethod
     def switches(self) -> list[Switched]:
         """The record of switches, the oldest first."""
 
@@ -69,6 +75,16 @@ class InMemoryMembers(MemberWorld):
         self.held_users.workspace_roles.pop((user.id, workspace.id), None)
         if role is not None:
             self.held_users.workspace_roles[user.id, workspace.id] = role
+
+    def add_project(self, workspace: Workspace, creator: User) -> UUID:
+        project_id = uuid4()
+        self.held_users.project_workspaces[project_id] = workspace.id
+        return project_id
+
+    def set_project_role(self, user: User, project_id: UUID, role: Role | None) -> None:
+        self.held_users.project_roles.pop((user.id, project_id), None)
+        if role is not None:
+            self.held_users.project_roles[user.id, project_id] = role
 
     def switches(self) -> list[Switched]:
         return [
@@ -107,6 +123,18 @@ class PostgresMembers(MemberWorld):
         if role is not None:
             with psycopg.connect(self.database_url) as connection:
                 brabo_data.create_member(connection, workspace.id, user.id, role)
+
+    def add_project(self, workspace: Workspace, creator: User) -> UUID:
+        with psycopg.connect(self.database_url) as connection:
+            return brabo_data.create_project(connection, workspace.id, creator.id)
+
+    def set_project_role(self, user: User, project_id: UUID, role: Role | None) -> None:
+        self.execute(
+            "DELETE FROM project_members WHERE project_id = %s AND user_id = %s", project_id, user.id
+        )
+        if role is not None:
+            with psycopg.connect(self.database_url) as connection:
+                brabo_data.create_project_member(connection, project_id, user.id, role)
 
     def switches(self) -> list[Switched]:
         return self.execute(

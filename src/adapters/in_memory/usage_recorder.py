@@ -14,7 +14,7 @@ class InMemoryUsageRecorder(UsageRecorder):
         self._ledger = ledger
         self._on_unrecorded = on_unrecorded
 
-    async def record(self, usage: TokenUsage, *, at_leisure: bool = False) -> bool:
+    async def record(self, usage: TokenUsage, *, at_leisure: bool = False) -> bool:  # noqa: ARG002 - it is always at once
         if self._ledger.is_reachable and self._ledger.settle(usage):
             return True
         self._on_unrecorded(usage)

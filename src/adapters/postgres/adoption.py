@@ -74,7 +74,9 @@ _SAME_AS_TEXT: Final = {"character varying": "text", "character varying[]": "tex
 
 _READ_COLUMNS: Final = text(
     """
-    SELECT c.relname, a.attname, format_type(a.atttypid, NULL) AS type, a.attnotnull AS not_null,
+    SELECT c.relname, a.attname, a.attnotnull AS not_null,
+           -- A shorter text will do, a rounded number will not.
+           format_type(a.atttypid, CASE a.atttypid WHEN 'numeric'::regtype THEN a.atttypmod END) AS type,
            pg_get_expr(d.adbin, d.adrelid) AS default,
            d.adbin IS NOT NULL OR a.attidentity <> '' AS filled_by_server,
            ARRAY(SELECT enumlabel::text FROM pg_enum WHERE enumtypid = a.atttypid) AS labels

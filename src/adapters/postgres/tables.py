@@ -19,6 +19,7 @@ from sqlalchemy import (
     Index,
     Integer,
     MetaData,
+    Numeric,
     Table,
     Text,
     UniqueConstraint,
@@ -30,7 +31,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 VERSION_TABLE: Final = "brabo_api_version"
 BASELINE: Final = "0065"
-HEAD: Final = "py0002"
+HEAD: Final = "py0003"
 """The revision this program needs; `READ_VERSION` gives it on a database that is current."""
 
 READ_VERSION: Final = f"SELECT version_num FROM {VERSION_TABLE}"  # noqa: S608 - made of a constant
@@ -363,6 +364,7 @@ token_usage = Table(
     Column("generation_id", Text, info={"revision": "0067"}),
     Column("cached_input_tokens", Integer, info={"revision": "py0001"}),
     Column("reasoning_tokens", Integer, info={"revision": "py0001"}),
+    Column("charged_usd", Numeric, info={"revision": "py0003"}),
 )
 Index(None, token_usage.c.session_id, token_usage.c.created_at)
 Index(None, token_usage.c.created_at)

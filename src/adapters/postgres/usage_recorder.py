@@ -3,7 +3,7 @@
 import asyncio
 import contextvars
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
@@ -50,14 +50,18 @@ _log = get_logger(__name__)
 _encode: Final = msgspec.json.Encoder().encode
 
 _BATCH_MAX: Final = 500
+_LEISURE_S: Final = 0.02
+"""What nobody waits for yet may wait for others, so that they are written together."""
 _PAUSE_S: Final = 0.05
 """Between two attempts at what a moment may mend."""
 
-_TRY_AGAIN_WHOLE: Final = frozenset({"40001", "40P01"})
-"""Serialization failure, deadlock: PostgreSQL chose this one of two to give way."""
+_TRY_AGAIN_WHOLE: Final = frozenset({"40001", "40P01", "57014"})
+"""Serialization failure, deadlock: PostgreSQL chose this one of two to give way. Or a server too slow just now."""
 
-_HELD_UP: Final = frozenset({"55P03", "57014"})
-"""A lock, or the statement, took longer than it may."""
+_HELD_UP: Final = "55P03"
+"""Somebody else has held a lock for longer than we wait for one."""
+_GROUPS: Final = 8
+"""Into so many are the projects of a batch parted that a lock holds up: it does not say whose it is."""
 
 _POINTS_NOWHERE: Final = "23503"
 """A foreign key: what the record belongs to is gone."""
@@ -90,6 +94,8 @@ class _Row(msgspec.Struct):
     generation_id: str | None
     cached_input_tokens: int | None
     reasoning_tokens: int | None
+    charged_usd: Decimal | None
+    """Travels as text: a JSON number would be as exact, but not to every reader."""
     project_id: UUID
     area: str | None
     traceparent: str | None
@@ -121,6 +127,7 @@ def _row_of(usage: TokenUsage) -> _Row:
         generation_id=_storable_or_none(usage.generation_id),
         cached_input_tokens=usage.tokens.cached_input,
         reasoning_tokens=usage.tokens.reasoning,
+        charged_usd=usage.cost.charged_usd,
         project_id=usage.project_id,
         area=usage.area,
         traceparent=usage.traceparent,
@@ -351,19 +358,20 @@ class _Handed:
 
 @dataclass(slots=True, eq=False)
 class _Batch:
-    """Records that are written together. `held_up`: the one project that all of them belong to."""
+    """Records that are written together."""
 
     records: list[_Handed]
-    held_up: UUID | None = None
+    quarantined: UUID | None = None
+    """The one project that all of them belong to, if it is in quarantine."""
 
 
 class PostgresUsageRecorder(UsageRecorder):
     """Writes together what is handed over while earlier writes are under way, on a pool that somebody else opens.
 
-    Projects that are held up by somebody's lock are written one by one, at most one write of each at a time and never
-    by all the writers, so that they hold up no other. `on_unrecorded` is told of every record that was not known to
-    be committed `patience_s` after it was handed over, or when the event loop ended, or that the database refused; it
-    must not raise.
+    A project whose budget or area somebody else has locked is in quarantine until one of its writes succeeds: they are
+    its alone, one at a time, and never take all the writers, so that they hold up no other. `on_unrecorded` is told
+    of every record that was not known to be committed `patience_s` after it was handed over, or when the event loop
+    ended, or that the database refused; it must not raise.
     """
 
     def __init__(
@@ -375,13 +383,15 @@ class PostgresUsageRecorder(UsageRecorder):
         self._handed: deque[_Handed] = deque()
         self._again: deque[_Batch] = deque()
         """Batches, or halves of them, that failed and are to be tried again."""
-        self._held_up: dict[UUID, deque[_Handed]] = {}
-        """Records of the projects that are held up, or may be; the longest untried first."""
-        self._held_up_under_way: set[UUID] = set()
+        self._quarantine: dict[UUID, deque[_Handed]] = {}
+        """By project, the longest untried first."""
+        self._quarantined_under_way: set[UUID] = set()
         self._writers: set[asyncio.Task[None]] = set()
+        self._gatherer: asyncio.Task[None] | None = None
+        """The one writer that has not begun to write."""
         self._is_closed = False
 
-    async def record(self, usage: TokenUsage) -> bool:
+    async def record(self, usage: TokenUsage, *, at_leisure: bool = False) -> bool:
         loop = asyncio.get_running_loop()
         if self._is_closed:
             self._report(usage, "the recorder is closed")
@@ -396,7 +406,10 @@ class PostgresUsageRecorder(UsageRecorder):
             handed.deadline_s, self._give_up, handed, "the database did not take it in time"
         )
         self._handed.append(handed)
-        self._start_writer()
+        if not at_leisure:
+            self._start_writer()
+        elif self._gatherer is None:
+            self._gatherer = self._start(self._gather())
         # Shielded: a caller that is cancelled leaves its record in good hands.
         return await asyncio.shield(handed.settled)
 
@@ -407,10 +420,23 @@ class PostgresUsageRecorder(UsageRecorder):
             await asyncio.wait(self._writers)
 
     def _start_writer(self) -> None:
-        if len(self._writers) < self._pool.max_size:
-            writer = asyncio.get_running_loop().create_task(self._write(), context=contextvars.Context())
-            self._writers.add(writer)
-            writer.add_done_callback(self._writer_ended)
+        if len(self._writers) - (self._gatherer is not None) < self._pool.max_size:
+            self._start(self._write())
+
+    def _start(self, writing: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        writer = asyncio.get_running_loop().create_task(writing, context=contextvars.Context())
+        self._writers.add(writer)
+        writer.add_done_callback(self._writer_ended)
+        return writer
+
+    async def _gather(self) -> None:
+        """Wait a little for others to come along, which a writer may take away meanwhile; then write what is there."""
+        try:
+            if not self._is_closed:
+                await asyncio.sleep(_LEISURE_S)
+        finally:
+            self._gatherer = None
+        await self._write()
 
     async def _write(self) -> None:
         """Write until nothing is left to be written."""
@@ -427,10 +453,14 @@ class PostgresUsageRecorder(UsageRecorder):
         try:
             await fetch_row(self._pool, _SETTLE, {"records": records.decode()}, deadline_s=deadline_s)
         except psycopg.Error as error:
-            self._let_go(batch, is_held_up=error.sqlstate in _HELD_UP)
+            self._end_attempt(batch, is_held_up=error.sqlstate == _HELD_UP)
             await self._recover(batch.records, error)
+        except Exception as error:  # noqa: BLE001 - a writer that died would leave everybody's records behind
+            self._end_attempt(batch, is_held_up=False)
+            for handed in batch.records:
+                self._give_up(handed, f"writing it failed: {type(error).__name__}")
         else:
-            self._let_go(batch, is_held_up=False)
+            self._end_attempt(batch, is_held_up=False)
             for handed in batch.records:
                 self._settle(handed)
 
@@ -438,9 +468,9 @@ class PostgresUsageRecorder(UsageRecorder):
         self._writers.discard(writer)
         if writer.cancelled():
             # Only the end of the event loop cancels a writer, and with it all the others.
-            self._held_up_under_way.clear()
+            self._quarantined_under_way.clear()
             while batch := self._next_batch():
-                self._let_go(batch, is_held_up=False)
+                self._end_attempt(batch, is_held_up=False)
                 for handed in batch.records:
                     self._give_up(handed, "the process ended before the database took it")
         elif self._handed or self._again:
@@ -454,49 +484,43 @@ class PostgresUsageRecorder(UsageRecorder):
             again.records = [handed for handed in again.records if not handed.settled.done()]
             if again.records:
                 return again
+        return self._next_quarantined() or self._next_fresh()
+
+    def _next_quarantined(self) -> _Batch | None:
+        # One writer at least is there for everybody else.
+        if len(self._quarantined_under_way) >= max(1, self._pool.max_size - 1):
+            return None
+        for project in [one for one in self._quarantine if one not in self._quarantined_under_way]:
+            waiting = self._quarantine.pop(project)
+            if records := _take(waiting):
+                self._quarantine[project] = waiting
+                self._quarantined_under_way.add(project)
+                return _Batch(records, project)
+        return None
+
+    def _next_fresh(self) -> _Batch | None:
         fresh: list[_Handed] = []
         while self._handed and len(fresh) < _BATCH_MAX:
             handed = self._handed.popleft()
             if handed.settled.done():
                 continue
-            if (aside := self._held_up.get(handed.usage.project_id)) is not None:
-                aside.append(handed)
+            if (waiting := self._quarantine.get(handed.usage.project_id)) is not None:
+                waiting.append(handed)
             else:
                 fresh.append(handed)
-        return _Batch(fresh) if fresh else self._next_held_up()
+        return _Batch(fresh) if fresh else None
 
-    def _next_held_up(self) -> _Batch | None:
-        # One writer at least is there for everybody else.
-        if len(self._held_up_under_way) >= max(1, self._pool.max_size - 1):
-            return None
-        for project in [project for project in self._held_up if project not in self._held_up_under_way]:
-            waiting = self._held_up.pop(project)
-            batch = _Batch([], held_up=project)
-            while waiting and len(batch.records) < _BATCH_MAX:
-                handed = waiting.popleft()
-                if not handed.settled.done():
-                    batch.records.append(handed)
-            if batch.records:
-                self._held_up[project] = waiting
-                self._held_up_under_way.add(project)
-                return batch
-        return None
-
-    def _let_go(self, batch: _Batch, *, is_held_up: bool) -> None:
-        """The write of a project that was held up has ended; unless it still is, its records go with all the others."""
-        if batch.held_up is not None:
-            self._held_up_under_way.discard(batch.held_up)
+    def _end_attempt(self, batch: _Batch, *, is_held_up: bool) -> None:
+        """The write of a project in quarantine has ended; unless it was held up again, the project is free."""
+        if batch.quarantined is not None:
+            self._quarantined_under_way.discard(batch.quarantined)
             if not is_held_up:
-                self._handed.extendleft(reversed(self._held_up.pop(batch.held_up, ())))
+                self._handed.extendleft(reversed(self._quarantine.pop(batch.quarantined, ())))
 
     async def _recover(self, records: list[_Handed], error: psycopg.Error) -> None:
         """Decide what becomes of records whose write failed; every writer may take up what is left of them."""
-        if error.sqlstate in _HELD_UP:
-            # Some project's budget or area is locked, and it does not say whose.
-            for handed in reversed(records):
-                self._held_up.setdefault(handed.usage.project_id, deque()).appendleft(handed)
-            for _ in range(min(len(self._held_up), self._pool.max_size)):
-                self._start_writer()
+        if error.sqlstate == _HELD_UP:
+            self._set_apart(records)
         elif error.sqlstate in _TRY_AGAIN_WHOLE or is_connection_failure(error):
             await asyncio.sleep(_PAUSE_S)
             self._again.append(_Batch(records))
@@ -513,6 +537,20 @@ class PostgresUsageRecorder(UsageRecorder):
                 records[0],
                 f"the database refused it: {error.diag.message_primary} (SQLSTATE {error.sqlstate})",
             )
+
+    def _set_apart(self, records: list[_Handed]) -> None:
+        """Find the project that is locked: its own records go into quarantine, others are parted from it."""
+        by_project: dict[UUID, list[_Handed]] = {}
+        for handed in records:
+            by_project.setdefault(handed.usage.project_id, []).append(handed)
+        if len(by_project) == 1:
+            (project,) = by_project
+            self._quarantine.setdefault(project, deque()).extendleft(reversed(records))
+            return
+        projects = list(by_project.values())
+        for first in range(min(_GROUPS, len(projects))):
+            self._again.append(_Batch([handed for group in projects[first::_GROUPS] for handed in group]))
+            self._start_writer()
 
     def _settle(self, handed: _Handed) -> None:
         if handed.expiry is not None:
@@ -532,3 +570,13 @@ class PostgresUsageRecorder(UsageRecorder):
     def _report(self, usage: TokenUsage, reason: str) -> None:
         _log.error("usage_unrecorded", reason=reason, **msgspec.to_builtins(_row_of(usage)))
         self._on_unrecorded(usage)
+
+
+def _take(waiting: deque[_Handed]) -> list[_Handed]:
+    """The first of them that still have time, as many as are written together."""
+    taken: list[_Handed] = []
+    while waiting and len(taken) < _BATCH_MAX:
+        handed = waiting.popleft()
+        if not handed.settled.done():
+            taken.append(handed)
+    return taken

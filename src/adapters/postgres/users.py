@@ -6,7 +6,7 @@ from uuid import UUID
 from sqlalchemy import Text, Uuid, and_, bindparam, cast, func, select
 
 from adapters.postgres.pool import Pool, as_query, fetch_row_or_fail
-from adapters.postgres.tables import users, workspace_members
+from adapters.postgres.tables import project_members, projects, users, workspace_members
 from application.ports.users import UnknownUser, User, Users
 from domain.roles import Role
 
@@ -23,6 +23,24 @@ _ROLE_IN_WORKSPACE: Final = as_query(
             and_(
                 workspace_members.c.user_id == users.c.id,
                 workspace_members.c.workspace_id == bindparam("workspace_id", type_=Uuid),
+            ),
+        )
+    )
+    .where(users.c.id == bindparam("user_id", type_=Uuid))
+)
+_ROLE_IN_PROJECT: Final = as_query(
+    select(cast(func.coalesce(project_members.c.role, workspace_members.c.role), Text))
+    .select_from(
+        users.outerjoin(projects, projects.c.id == bindparam("project_id", type_=Uuid))
+        .outerjoin(
+            project_members,
+            and_(project_members.c.user_id == users.c.id, project_members.c.project_id == projects.c.id),
+        )
+        .outerjoin(
+            workspace_members,
+            and_(
+                workspace_members.c.user_id == users.c.id,
+                workspace_members.c.workspace_id == projects.c.workspace_id,
             ),
         )
     )
@@ -46,9 +64,13 @@ class PostgresUsers(Users):
         return None if row is None else User(*row)
 
     async def role_in_workspace(self, user_id: UUID, workspace_id: UUID) -> Role | None:
-        row = await fetch_row_or_fail(
-            self._pool, _ROLE_IN_WORKSPACE, {"user_id": user_id, "workspace_id": workspace_id}
-        )
+        return await self._role(_ROLE_IN_WORKSPACE, {"user_id": user_id, "workspace_id": workspace_id})
+
+    async def role_in_project(self, user_id: UUID, project_id: UUID) -> Role | None:
+        return await self._role(_ROLE_IN_PROJECT, {"user_id": user_id, "project_id": project_id})
+
+    async def _role(self, query: bytes, ids: dict[str, UUID]) -> Role | None:
+        row = await fetch_row_or_fail(self._pool, query, ids)
         if row is None:
             raise UnknownUser
         # A label that came after this program was written gives nothing here.

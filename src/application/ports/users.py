@@ -32,3 +32,10 @@ class Users(Protocol):
         Raises UnknownUser.
         """
         ...
+
+    async def role_in_project(self, user_id: UUID, project_id: UUID) -> Role | None:
+        """The user's role as a member of the project, which overrides the one in its workspace, upwards and downwards.
+
+        None without either, and when there is no project. Raises UnknownUser.
+        """
+        ...

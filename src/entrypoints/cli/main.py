@@ -16,6 +16,7 @@ _COMMANDS: Final = {
     "doctor": "say what keeps turns from working, and what to do",
     "migrate": "bring the database to this program's schema",
     "router": "switch a workspace's tool router on or off",
+    "report": "say what was spent, by day, model and actor",
     "token": "print a user's token, for development",
     "simulate": "run a simulated OpenRouter",
     "version": "say which versions these are",

@@ -3,9 +3,8 @@
 import argparse
 import os
 from typing import TYPE_CHECKING
-from uuid import UUID
 
-from entrypoints.cli.subcommand import Subcommands, opened_database, say
+from entrypoints.cli.subcommand import Subcommands, find_workspace, opened_database, say
 from entrypoints.settings import read_settings
 
 if TYPE_CHECKING:
@@ -44,16 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
 async def _switch(container: "Container", id_or_slug: str, *, enabled: bool) -> "Workspace | None":
     workspaces = container.workspaces()
     async with container.owners_pool():
-        workspace_id = _uuid(id_or_slug)
-        found = await workspaces.find(workspace_id) if workspace_id else None
-        found = found or await workspaces.find(id_or_slug)  # a slug can look like an id
+        found = await find_workspace(workspaces, id_or_slug)
         if found is None:
             return None
         return await workspaces.switch_tool_router(found.id, enabled=enabled, by_user_id=None)
-
-
-def _uuid(text: str) -> UUID | None:
-    try:
-        return UUID(text)
-    except ValueError:
-        return None

@@ -5,11 +5,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TypeAlias
+from uuid import UUID
 
 from entrypoints.settings import Settings
 from entrypoints.signals import leave_alone
 
 if TYPE_CHECKING:
+    from application.ports.workspaces import Workspace, Workspaces
     from entrypoints.container import Container
 
 Subcommands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -31,3 +33,17 @@ def opened_database(settings: Settings) -> Iterator["Container"]:
             yield container
         finally:
             leave_alone()
+
+
+async def find_workspace(workspaces: "Workspaces", id_or_slug: str) -> "Workspace | None":
+    """The workspace that was named; a slug can look like an id."""
+    workspace_id = _uuid(id_or_slug)
+    found = await workspaces.find(workspace_id) if workspace_id else None
+    return found or await workspaces.find(id_or_slug)
+
+
+def _uuid(text: str) -> UUID | None:
+    try:
+        return UUID(text)
+    except ValueError:
+        return None

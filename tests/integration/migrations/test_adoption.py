@@ -39,6 +39,7 @@ WITH_PY0002 = """
     VALUES (gen_random_uuid(), true, false);
 """
 WITH_PY0001 = "ALTER TABLE token_usage ADD COLUMN cached_input_tokens int, ADD COLUMN reasoning_tokens int;"
+WITH_PY0003 = "ALTER TABLE token_usage ADD COLUMN charged_usd numeric;"
 
 ADDED_LINES = {
     "0066": {
@@ -68,6 +69,7 @@ ADDED_LINES = {
             " ON brabo_api_router_switches USING btree (workspace_id, created_at)"
         ),
     },
+    "py0003": {"column token_usage.charged_usd numeric YES -"},
 }
 REVISIONS = tuple(ADDED_LINES)
 
@@ -108,9 +110,18 @@ def without_our_mark(schema: set[str]) -> set[str]:
         pytest.param((WITH_0066,), REVISIONS[1:], REVISIONS[1:], id="0066 is there"),
         pytest.param((WITH_0066, WITH_0067), REVISIONS[2:], REVISIONS[2:], id="0067 is there"),
         pytest.param((WITH_0066, WITH_0067, WITH_PY0001), REVISIONS[3:], REVISIONS[3:], id="py0001 is there"),
-        pytest.param((WITH_0066, WITH_0067, WITH_PY0001, WITH_PY0002), (), (), id="all is there"),
-        pytest.param((WITH_0067,), REVISIONS, ("0066", "py0001", "py0002"), id="0067 without 0066"),
-        pytest.param((WITH_PY0001,), REVISIONS, ("0066", "0067", "py0002"), id="py0001 alone"),
+        pytest.param(
+            (WITH_0066, WITH_0067, WITH_PY0001, WITH_PY0002),
+            REVISIONS[4:],
+            REVISIONS[4:],
+            id="py0002 is there",
+        ),
+        pytest.param(
+            (WITH_0066, WITH_0067, WITH_PY0001, WITH_PY0002, WITH_PY0003), (), (), id="all is there"
+        ),
+        pytest.param((WITH_0067,), REVISIONS, ("0066", "py0001", "py0002", "py0003"), id="0067 without 0066"),
+        pytest.param((WITH_PY0001,), REVISIONS, ("0066", "0067", "py0002", "py0003"), id="py0001 alone"),
+        pytest.param((WITH_PY0003,), REVISIONS, REVISIONS[:-1], id="py0003 alone"),
     ],
 )
 def test_what_is_there_is_stamped_and_what_is_missing_is_added(
@@ -284,6 +295,14 @@ def test_harmless_differences_are_accepted(existing: Connection, change: str) ->
             "column token_usage.reasoning_tokens is bigint, not integer",
         ),
         (
+            "ALTER TABLE token_usage ADD COLUMN charged_usd numeric(20, 12)",
+            "column token_usage.charged_usd is numeric(20,12), not numeric",
+        ),
+        (
+            "ALTER TABLE token_usage ADD COLUMN charged_usd double precision",
+            "column token_usage.charged_usd is double precision, not numeric",
+        ),
+        (
             WITH_PY0002 + "ALTER TABLE brabo_api_router_switches DROP by_user_id",
             "column brabo_api_router_switches.by_user_id is missing",
         ),
@@ -364,7 +383,7 @@ def test_what_was_there_before_us_is_remembered(empty_database_url: str) -> None
 
 
 def test_our_own_table_found_again_is_used_as_it_is_and_stays_ours(empty_database_url: str) -> None:
-    make_existing(empty_database_url, WITH_0066, WITH_0067, WITH_PY0001, WITH_PY0002)
+    make_existing(empty_database_url, WITH_0066, WITH_0067, WITH_PY0001, WITH_PY0002, WITH_PY0003)
     assert migrate.upgrade(empty_database_url).applied == ()
     with psycopg.connect(empty_database_url) as connection:
         kept = connection.execute("SELECT was_enabled, is_enabled FROM brabo_api_router_switches").fetchall()
@@ -374,7 +393,7 @@ def test_our_own_table_found_again_is_used_as_it_is_and_stays_ours(empty_databas
 
     migrate.downgrade(empty_database_url, "py0001")
     assert not {line for line in dump_schema(empty_database_url) if "brabo_api_router_switches" in line}
-    assert migrate.upgrade(empty_database_url).applied == ("py0002",)
+    assert migrate.upgrade(empty_database_url).applied == ("py0002", "py0003")
 
 
 def test_our_own_table_alone_makes_no_database_of_another_program(empty_database_url: str) -> None:
@@ -395,4 +414,4 @@ def test_an_adopted_database_that_is_behind_is_looked_at_again(empty_database_ur
     with psycopg.connect(empty_database_url) as connection:
         connection.execute("ALTER TABLE token_usage ALTER reasoning_tokens TYPE int")
     report = migrate.upgrade(empty_database_url)
-    assert (report.applied, report.adopted) == (("py0001", "py0002"), False)
+    assert (report.applied, report.adopted) == (("py0001", "py0002", "py0003"), False)

@@ -13,6 +13,8 @@ from tests.integration.migrations.conftest import MigratingProcesses
 from tests.support.brabo_data import World, create_world
 from tests.support.schema_dump import dump_schema
 
+REVISIONS = ["0065", "0066", "0067", "py0001", "py0002", "py0003"]
+
 
 @pytest.fixture
 def another_database_url(empty_database_url: str) -> str:
@@ -42,7 +44,7 @@ def test_five_at_once_on_an_empty_database(
         [],
         [],
         [],
-        ["0065", "0066", "0067", "py0001", "py0002"],
+        REVISIONS,
     ]
     migrate.upgrade(another_database_url)
     assert dump_schema(empty_database_url) == dump_schema(another_database_url)
@@ -54,19 +56,19 @@ def test_five_at_once_one_revision_behind(
     migrate.upgrade(empty_database_url)
     head = dump_schema(empty_database_url)
     migrate.downgrade(empty_database_url, "0067")
-    assert five_processes.upgrade(empty_database_url) == [[], [], [], [], ["py0001", "py0002"]]
+    assert five_processes.upgrade(empty_database_url) == [[], [], [], [], ["py0001", "py0002", "py0003"]]
     assert dump_schema(empty_database_url) == head
 
 
 def test_a_second_run_says_that_nothing_is_pending(empty_database_url: str) -> None:
     assert migrate.where(empty_database_url) == migrate.MigrationState(
-        current=None, head=HEAD, adopted=False, pending=("0065", "0066", "0067", "py0001", "py0002")
+        current=None, head=HEAD, adopted=False, pending=tuple(REVISIONS)
     )
     said: list[str] = []
     assert migrate.upgrade(empty_database_url, said.append) == migrate.MigrationReport(
-        before=None, after=HEAD, applied=("0065", "0066", "0067", "py0001", "py0002"), adopted=False
+        before=None, after=HEAD, applied=tuple(REVISIONS), adopted=False
     )
-    assert said == ["applying 0065", "applying 0066", "applying 0067", "applying py0001", "applying py0002"]
+    assert said == [f"applying {revision}" for revision in REVISIONS]
     assert migrate.upgrade(empty_database_url) == migrate.MigrationReport(
         before=HEAD, after=HEAD, applied=(), adopted=False
     )
@@ -100,9 +102,9 @@ def test_a_big_ledger_is_not_rewritten(empty_database_url: str) -> None:
         assert connection.execute(
             """
             SELECT DISTINCT price_implicit, catalog_cost_micros, resolved_model_name, generation_id,
-                            cached_input_tokens, reasoning_tokens FROM token_usage
+                            cached_input_tokens, reasoning_tokens, charged_usd FROM token_usage
             """
-        ).fetchall() == [(False, None, None, None, None, None)]
+        ).fetchall() == [(False, None, None, None, None, None, None)]
 
 
 def test_nobody_waits_long_behind_a_migration_that_waits(empty_database_url: str) -> None:
@@ -158,7 +160,7 @@ def test_a_table_in_use_for_too_long_is_an_error_that_names_who_holds_it(
     assert "2 attempts" in str(caught.value)
     assert "dev-secret" not in str(caught.value)
     assert migrate.where(empty_database_url).current == "0066"
-    assert migrate.upgrade(empty_database_url).applied == ("0067", "py0001", "py0002")
+    assert migrate.upgrade(empty_database_url).applied == ("0067", "py0001", "py0002", "py0003")
 
 
 def test_waiting_for_another_migration_is_said_and_has_an_end(

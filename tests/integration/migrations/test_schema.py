@@ -11,7 +11,7 @@ from adapters.postgres.tables import BASELINE, HEAD, metadata, revision_of
 from tests.support.brabo_data import create_world, insert
 from tests.support.schema_dump import dump_schema
 
-REVISIONS = ["0065", "0066", "0067", "py0001", "py0002"]
+REVISIONS = ["0065", "0066", "0067", "py0001", "py0002", "py0003"]
 
 
 def test_the_head_is_the_newest_revision() -> None:

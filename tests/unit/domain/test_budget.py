@@ -1,7 +1,14 @@
 import pytest
 
 from domain.agents import area_of
-from domain.budget import Budget, BudgetPolicy, BudgetScope, crossed_thresholds, refusing_budget
+from domain.budget import (
+    Budget,
+    BudgetPolicy,
+    BudgetScope,
+    crossed_thresholds,
+    notified_after,
+    refusing_budget,
+)
 
 
 @pytest.mark.parametrize(
@@ -67,3 +74,26 @@ def test_each_threshold_is_crossed_once(spent: int, limit: int, last: int, cross
 )
 def test_the_area_comes_from_the_slug(agent: str | None, area: str | None) -> None:
     assert area_of(agent) == area
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "spent", "last", "then"),
+    [
+        (100, 200, 95, 90, 0),
+        (100, 105, 95, 90, 90),
+        (100, 130, 95, 90, 70),
+        (100, 0, 95, 90, 0),
+        (100, 101, 95, 0, 0),
+        (100, 100, 10, 90, 90),
+        (100, 50, 95, 70, 70),
+        (0, 50, 95, 70, 70),
+        (0, 0, 95, 70, 70),
+    ],
+)
+def test_only_a_raised_limit_arms_thresholds_again(
+    before: int, after: int, spent: int, last: int, then: int
+) -> None:
+    assert (
+        notified_after(after, limit_before_micros=before, spent_micros=spent, last_notified_percent=last)
+        == then
+    )

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.usage import Prices, TokenCounts, catalogue_cost_micros, decide_cost, to_micros
+from domain.usage import Prices, TokenCounts, catalogue_cost_micros, decide_cost, implicit_cost, to_micros
 
 PRICES = Prices(400_000, 1_600_000)
 
@@ -21,6 +21,10 @@ PRICES = Prices(400_000, 1_600_000)
         ("0.0008424999", 842),
         ("1", 1_000_000),
         ("9999999.9999995", 10_000_000_000_000),
+        ("0.00000049999999999999999999999999999999999999", 0),
+        ("1000000.0000005000000000000000000000000000000001", 1_000_000_000_001),
+        ("1e-99999", 0),
+        ("1e9", 10**15),
     ],
 )
 def test_usd_becomes_micros_rounded_half_up(usd: str, micros: int) -> None:
@@ -41,6 +45,7 @@ def test_what_the_provider_says_it_charged_wins_and_the_catalogue_stands_beside_
     assert cost.is_implicit
     assert cost.prices.input_per_million_micros == cost.prices.output_per_million_micros == 745_455
     assert cost.catalogue_micros == 56
+    assert cost.charged_usd == Decimal("0.0000821")
 
 
 def test_unknown_is_the_catalogue_and_free_is_free() -> None:
@@ -49,12 +54,24 @@ def test_unknown_is_the_catalogue_and_free_is_free() -> None:
 
     assert (unknown.micros, unknown.is_implicit, unknown.catalogue_micros) == (56, False, None)
     assert (free.micros, free.is_implicit, free.catalogue_micros) == (0, True, 56)
+    assert (unknown.charged_usd, free.charged_usd) == (None, Decimal(0))
 
 
 def test_a_cost_without_tokens_stands_at_price_zero() -> None:
     cost = decide_cost(TokenCounts(0, 0), PRICES, Decimal("0.25"))
 
     assert (cost.micros, cost.prices) == (250_000, Prices(0, 0))
+
+
+@pytest.mark.parametrize(
+    ("charged", "is_kept"), [("4.2E-7", True), ("1E-100", True), ("1E-101", False), ("1E+3", True)]
+)
+def test_the_exact_cost_is_kept_unless_it_has_more_decimals_than_prices_have(
+    charged: str, is_kept: bool
+) -> None:
+    cost = implicit_cost(TokenCounts(10, 0), Decimal(charged))
+
+    assert str(cost.charged_usd) == (charged if is_kept else "None")
 
 
 def half_up(numerator: int, denominator: int) -> int:
