@@ -241,7 +241,7 @@ DECISIONS: Final = [
     Mutant(
         "cascade-without-the-area",
         "adapters/postgres/turn_contexts.py",
-        '                _bound_to(BindingScope.AREA, bindparam("area", type_=Text)),\n',
+        "                _bound_to(BindingScope.AREA, _asked.c.area),\n",
         "",
         f"{CONTEXTS}::test_every_scope_brings_its_binding_with_the_whole_model[postgres]",
     ),
@@ -460,8 +460,8 @@ PROVIDER: Final = [
     Mutant(
         "call-without-a-result-sent-as-it-is",
         "adapters/openai_compatible/request.py",
-        "        for waiting in self._open.values():\n",
-        "        for waiting in ():\n",
+        "        for wire_id in self._open:\n",
+        "        for wire_id in ():\n",
         f"{REQUESTS}::test_a_call_without_a_result_gets_a_word_for_it_before_the_next_message",
     ),
     Mutant(

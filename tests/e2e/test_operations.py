@@ -213,7 +213,7 @@ async def test_a_turn_is_one_read_and_one_settle(
             assert got.answer["error"] is None
 
     statements, housekeeping = log.statements(), log.of_pools()
-    reads = [text for text in statements if text.startswith("SELECT") and "FROM sessions" in text]
+    reads = [text for text in statements if text.startswith("SELECT") and "JOIN sessions ON" in text]
     settles = [text for text in statements if text.startswith("WITH") and "INSERT INTO token_usage" in text]
     print(
         f"\n{len(statements)} statements: {len(reads)} reads, {len(settles)} settles; of the pools "

@@ -2,27 +2,30 @@
 
 import asyncio
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, get_args, get_origin
 from uuid import UUID
 
 import msgspec
 import psycopg
-from psycopg.rows import TupleRow
 from sqlalchemy import (
+    JSON,
     ColumnElement,
+    Integer,
     ScalarSelect,
     Text,
     Uuid,
     and_,
     bindparam,
     cast,
+    column,
     func,
     literal_column,
     or_,
     select,
 )
 
+from adapters.postgres.gathered import GatheredReads
 from adapters.postgres.pool import PATIENCE_S, Pool, as_query, fetch_row_from_the_living
 from adapters.postgres.tables import (
     agent_areas,
@@ -86,6 +89,30 @@ class _ContextRow(msgspec.Struct, array_like=True):
     keys: list[_KeyRow]
 
 
+class _AskedRow(msgspec.Struct):
+    """One who asks, as the statement takes it: whose context, and what it is looked up by. `at` tells them apart."""
+
+    at: int
+    session_id: UUID
+    project_id: UUID
+    agent: str | None
+    creative: str
+    area: str | None
+    area_key: str | None
+
+
+_asked: Final = (
+    func.json_to_recordset(cast(bindparam("asked", type_=Text), JSON))
+    .table_valued(
+        column("at", Integer),
+        column("session_id", Uuid),
+        column("project_id", Uuid),
+        *(column(name, Text) for name in ("agent", "creative", "area", "area_key")),
+    )
+    .render_derived(name="asked", with_types=True)
+)
+
+
 def _json_rows(*columns: Any) -> ColumnElement[Any]:
     return func.coalesce(func.json_agg(func.json_build_array(*columns)), literal_column("'[]'::json"))
 
@@ -114,9 +141,9 @@ def _bindings() -> ScalarSelect[Any]:
         .where(
             or_(
                 _bound_to(BindingScope.SESSION, cast(sessions.c.id, Text)),
-                _bound_to(BindingScope.AGENT, bindparam("agent", type_=Text)),
-                _bound_to(BindingScope.AGENT, bindparam("creative", type_=Text)),
-                _bound_to(BindingScope.AREA, bindparam("area", type_=Text)),
+                _bound_to(BindingScope.AGENT, _asked.c.agent),
+                _bound_to(BindingScope.AGENT, _asked.c.creative),
+                _bound_to(BindingScope.AREA, _asked.c.area),
                 _bound_to(BindingScope.PROJECT, cast(projects.c.id, Text)),
                 _bound_to(BindingScope.WORKSPACE, cast(workspaces.c.id, Text)),
             )
@@ -145,7 +172,7 @@ def _area() -> ScalarSelect[Any]:
         select(func.json_build_array(agent_areas.c.budget_micros, agent_areas.c.spent_micros))
         .where(
             agent_areas.c.project_id == projects.c.id,
-            agent_areas.c.key == bindparam("area_key", type_=Text),
+            agent_areas.c.key == _asked.c.area_key,
             agent_areas.c.budget_micros.is_not(None),
         )
         .scalar_subquery()
@@ -172,47 +199,71 @@ def _keys() -> ScalarSelect[Any]:
 
 # JSON keeps labels that this program does not know as plain text, and every bigint exact.
 _READ: Final = as_query(
-    select(cast(func.json_build_array(workspaces.c.id, _bindings(), _budgets(), _area(), _keys()), Text))
-    .select_from(
-        sessions.join(projects, projects.c.id == sessions.c.project_id).join(
-            workspaces, workspaces.c.id == projects.c.workspace_id
+    select(
+        cast(
+            _json_rows(
+                _asked.c.at,
+                func.json_build_array(workspaces.c.id, _bindings(), _budgets(), _area(), _keys()),
+            ),
+            Text,
         )
-    )
-    .where(
-        sessions.c.id == bindparam("session_id", type_=Uuid),
-        projects.c.id == bindparam("project_id", type_=Uuid),
+    ).select_from(
+        _asked.join(sessions, sessions.c.id == _asked.c.session_id)
+        .join(
+            projects,
+            and_(projects.c.id == sessions.c.project_id, projects.c.id == _asked.c.project_id),
+        )
+        .join(workspaces, workspaces.c.id == projects.c.workspace_id)
     )
 )
 
+_rows: Final = msgspec.json.Decoder(list[tuple[int, msgspec.Raw]])
 _decoder: Final = msgspec.json.Decoder(_ContextRow)
+_encode: Final = msgspec.json.Encoder().encode
+
+_READS_AT_ONCE: Final = 4
+"""What one of them brings the next need not wait for, and connections are left for others."""
 
 _PROVIDERS: Final = {str(provider): provider for provider in Provider}
 _PREFERENCES: Final = {str(preference): preference for preference in RoutingPreference}
 
 
 class PostgresTurnContexts(TurnContexts):
-    """Reads contexts on a pool that somebody else opens and closes. `patience_s` bounds a read, waiting included."""
+    """Reads contexts on a pool that somebody else opens and closes: those that are asked for together, together.
+
+    `patience_s` bounds a read, waiting included.
+    """
 
     def __init__(self, pool: Pool, *, patience_s: float = PATIENCE_S) -> None:
         self._pool = pool
         self._patience_s = patience_s
+        self._reads = GatheredReads(self._read, at_once=_READS_AT_ONCE)
 
     async def read(self, session_id: UUID, project_id: UUID, agent: str | None) -> TurnContext | None:
         area = area_of(agent)
         creative = f"{project_id}:{CREATIVE}"
-        parameters = {
-            "session_id": session_id,
-            "project_id": project_id,
-            "agent": None if agent is None else f"{project_id}:{agent}",
-            "creative": creative,
-            "area": None if area is None else f"{project_id}:{area}",
-            "area_key": area,
-        }
-        row = await self._fetch(parameters)
+        asked = _AskedRow(
+            at=0,
+            session_id=session_id,
+            project_id=project_id,
+            agent=None if agent is None else f"{project_id}:{agent}",
+            creative=creative,
+            area=None if area is None else f"{project_id}:{area}",
+            area_key=area,
+        )
+        deadline_s = asyncio.get_running_loop().time() + self._patience_s
+        try:
+            row = await self._reads.ask(asked, deadline_s=deadline_s)
+        except psycopg.Error as error:
+            # The server's own words are for the operator: the pool logs what keeps it from connecting.
+            raise ContextUnavailable(
+                f"the database did not give it within {self._patience_s:g} s "
+                f"({type(error).__name__}, SQLSTATE {error.sqlstate})"
+            ) from error
         if row is None:
             return None
         try:
-            context = _decoder.decode(row[0])
+            context = _decoder.decode(row)
         except msgspec.DecodeError as error:
             # Without its cause, whose text may quote what the database holds.
             raise ContextUnavailable(
@@ -225,16 +276,14 @@ class PostgresTurnContexts(TurnContexts):
             sealed_keys=_sealed_keys_of(context.keys),
         )
 
-    async def _fetch(self, parameters: dict[str, Any]) -> TupleRow | None:
-        deadline_s = asyncio.get_running_loop().time() + self._patience_s
-        try:
-            return await fetch_row_from_the_living(self._pool, _READ, parameters, deadline_s=deadline_s)
-        except psycopg.Error as error:
-            # The server's own words are for the operator: the pool logs what keeps it from connecting.
-            raise ContextUnavailable(
-                f"the database did not give it within {self._patience_s:g} s "
-                f"({type(error).__name__}, SQLSTATE {error.sqlstate})"
-            ) from error
+    async def _read(self, asked: Sequence[_AskedRow], deadline_s: float) -> Sequence[msgspec.Raw | None]:
+        for at, row in enumerate(asked):
+            row.at = at
+        parameters = {"asked": _encode(asked).decode()}
+        found = await fetch_row_from_the_living(self._pool, _READ, parameters, deadline_s=deadline_s)
+        assert found is not None, "an aggregate has a row"
+        contexts = dict(_rows.decode(found[0]))
+        return [contexts.get(at) for at in range(len(asked))]
 
 
 def _field_of(error: msgspec.DecodeError) -> str:
