@@ -83,6 +83,7 @@ async def test_no_gap_over_100_ms_while_something_large_goes_through(
 ) -> None:
     world = create_world(database_url, model_name="openai/gpt-4.1-mini", project_limit_micros=None)
     too_long = {}
+    report: dict[str, Any] = {}
     rows = 0
     for name, case in cases():
         # Other programs only ever lengthen a gap, by what they take of the caches and of a shared core.
@@ -125,6 +126,7 @@ async def test_no_gap_over_100_ms_for_a_header_without_end(probed_api: ServedApi
 
 
 async def test_a_handler_that_sleeps_trips_the_probe(probed_api: ServedApi) -> None:
+    report: dict[str, Any] = {}
     for _ in range(ATTEMPTS):
         await probed(probed_api)
         async with http_client(timeout=30) as client:

@@ -353,6 +353,7 @@ async def test_no_gap_over_100_ms_while_a_large_step_is_decided(
 ) -> None:
     world = create_world(database_url, model_name=MODEL, project_limit_micros=None)
     problems = []
+    report: dict[str, Any] = {}
     for at, (name, odd) in enumerate(large_cases()):
         # Other programs only ever lengthen a gap, by what they take of the caches and of a shared core.
         for _ in range(ATTEMPTS):
