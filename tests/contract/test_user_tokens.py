@@ -48,7 +48,7 @@ def test_what_was_issued_names_its_user(tokens: UserTokens) -> None:
     assert tokens.verify(tokens.issue(bia, soon())) == bia
 
 
-@pytest.mark.parametrize("age_s", [0, 1, 86_400])
+@pytest.mark.parametrize("age_s", [60, 3_600, 86_400])
 def test_what_has_expired_is_refused_and_says_so(tokens: UserTokens, age_s: int) -> None:
     token = tokens.issue(ANA, datetime.now(UTC) - timedelta(seconds=age_s))
 
