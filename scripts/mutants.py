@@ -953,8 +953,8 @@ MENUS: Final = [
     Mutant(
         "long-arguments-read-in-the-event-loop",
         "application/decide_step_menu.py",
-        "    if _characters_of_arguments(messages) <= _LONG_CHARACTERS:\n",
-        "    if _characters_of_arguments(messages) >= 0:\n",
+        "    if is_read_at_once(messages):\n",
+        "    if True:\n",
         f"{MENU_DECISIONS}::test_long_arguments_do_not_hold_the_event_loop",
     ),
     Mutant(

@@ -15,14 +15,12 @@ from domain.menu import narrowed_menu
 from domain.provider import Provider
 from domain.routing import Fallback, FallbackReason, RouterSpend, Routing, Verdict
 from domain.secret import Secret
-from domain.step import Message, Step, Tool
+from domain.step import Message, Step, Tool, is_read_at_once
 from domain.usage import ActorKind, TokenUsage, implicit_cost, to_micros
 
 _NEVER_ROUTED: Final = frozenset({"anamnese", "context-manager"})
 _FEWEST_TOOLS: Final = 2
 _NOT_WAITED_FOR: Final = Fallback(FallbackReason.TIMEOUT, "o turno terminou antes da resposta")
-_LONG_CHARACTERS: Final = 1024 * 1024
-"""Of all arguments together: some ten milliseconds of encoding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,20 +96,10 @@ class DecideStepMenu:
 
 
 async def _read_step(agent: str, messages: Sequence[Message], catalogue: Sequence[Tool]) -> Step:
-    """In a thread where it would hold the event loop, or where what is left of the stack is not enough."""
-    if _characters_of_arguments(messages) <= _LONG_CHARACTERS:
-        try:
-            return Step.read(agent, messages, catalogue)
-        except RecursionError:
-            pass
+    """In a thread where it would hold the event loop."""
+    if is_read_at_once(messages):
+        return Step.read(agent, messages, catalogue)
     return await asyncio.to_thread(Step.read, agent, messages, catalogue)
-
-
-def _characters_of_arguments(messages: Sequence[Message]) -> int:
-    """Those of the texts right under the top: what else there is may be large too, and is not looked through."""
-    calls = (call for message in messages for call in message.tool_calls)
-    values = (value for call in calls for value in call.arguments.values())
-    return sum(len(value) for value in values if isinstance(value, str))
 
 
 class Decision:

@@ -1,14 +1,17 @@
 """What the decision model answers."""
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Final, Literal
 
 import msgspec
 
 from adapters.jev.request import QUESTION
+from adapters.transport import figures
+from adapters.transport.figures import ABSENT
 from adapters.transport.names import storable_name
 from domain.routing import Choice, Fallback, FallbackReason, RunnerUp
 from domain.usage import TokenCounts
@@ -16,13 +19,12 @@ from domain.usage import TokenCounts
 LONGEST_BYTES: Final = 1024 * 1024
 """Of an answer; a longer one is none."""
 
-_MAX_COUNT: Final = 2**31 - 1
-_MAX_CHARGE_USD: Final = 1_000_000
-_LONGEST_NUMBER: Final = 100
-_ABSENT: Final = msgspec.Raw(b"null")
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
-_USAGE: Final = re.compile(rb'"usage"\s*:\s*(\{[^{}]*\})')
+_USAGE: Final = re.compile(r'"usage"\s*:\s*(?=\{)')
 """In a document that is not whole, or cannot be read. A string holds no such text: its quotes are escaped."""
+
+_MOST_USAGES: Final = 100
+"""That are looked into."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +44,19 @@ class Answer:
     generation_id: str | None = None
     resolved_model: str | None = None
 
+    @property
+    def is_readable(self) -> bool:
+        """It came whole and has the shape of a choice."""
+        return isinstance(self.outcome, Choice) or self.outcome.reason is FallbackReason.CHOICE_NOT_OFFERED
+
 
 class _Document(msgspec.Struct):
     """Each part is read by itself, so that one that is wrong takes no other with it."""
 
-    answers: msgspec.Raw = _ABSENT
-    usage: msgspec.Raw = _ABSENT
-    id: msgspec.Raw = _ABSENT
-    model: msgspec.Raw = _ABSENT
+    answers: msgspec.Raw = ABSENT
+    usage: msgspec.Raw = ABSENT
+    id: msgspec.Raw = ABSENT
+    model: msgspec.Raw = ABSENT
 
 
 class _ChoiceAnswer(msgspec.Struct):
@@ -60,15 +67,17 @@ class _ChoiceAnswer(msgspec.Struct):
 
 
 class _Usage(msgspec.Struct):
-    cost: msgspec.Raw = _ABSENT
-    input_tokens: msgspec.Raw = _ABSENT
-    output_tokens: msgspec.Raw = _ABSENT
+    cost: msgspec.Raw = ABSENT
+    input_tokens: msgspec.Raw = ABSENT
+    output_tokens: msgspec.Raw = ABSENT
 
 
 _document: Final = msgspec.json.Decoder(_Document)
 _answers: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _choice_answer: Final = msgspec.json.Decoder(_ChoiceAnswer)
 _usage: Final = msgspec.json.Decoder(_Usage)
+_usage_reader: Final = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
+"""Finds the end: figures are read from the text."""
 
 
 def read_answer(body: bytes, options: Sequence[str]) -> Answer:
@@ -91,9 +100,23 @@ def read_answer(body: bytes, options: Sequence[str]) -> Answer:
 
 
 def charge_within(body: bytes | bytearray) -> Charge | None:
-    """The cost that stands in what is no whole document."""
-    found = _USAGE.search(body)
-    return _charge(bytes(found[1])) if found else None
+    """The cost that stands in what is no whole document, or not a good status's. Linear in its size."""
+    text = body.decode("latin-1")  # a character a byte, and what is no text does no harm
+    at = 0
+    for _ in range(_MOST_USAGES):
+        found = _USAGE.search(text, at)
+        if found is None:
+            break
+        try:
+            _, at = _usage_reader.raw_decode(text, found.end())
+        except json.JSONDecodeError as error:
+            at = max(error.pos, found.end())  # what is before it was looked through
+            continue
+        except RecursionError:
+            return None
+        if charge := _charge(text[found.end() : at].encode("latin-1")):
+            return charge
+    return None
 
 
 def _outcome(answers: msgspec.Raw, options: Sequence[str]) -> Choice | Fallback:
@@ -118,33 +141,16 @@ def _runner_up(answer: _ChoiceAnswer, options: Sequence[str]) -> RunnerUp | None
 
 
 def _charge(usage: msgspec.Raw | bytes) -> Charge | None:
-    """None unless `cost` is a JSON number from 0 to a million: its text, for a binary float is not what was charged."""
+    """None without a cost."""
     try:
         said = _usage.decode(usage)
     except (msgspec.DecodeError, RecursionError):
         return None
-    usd = _number(said.cost)
-    if usd is None or not 0 <= usd <= _MAX_CHARGE_USD:
+    usd = figures.charge(said.cost)
+    if usd is None:
         return None
-    sent, made = _count(said.input_tokens), _count(said.output_tokens)
-    return Charge(usd.copy_abs(), None if sent is None else TokenCounts(sent, made or 0))
-
-
-def _count(raw: msgspec.Raw) -> int | None:
-    number = _number(raw)
-    is_count = number is not None and 0 <= number <= _MAX_COUNT and number == int(number)
-    return int(number) if number is not None and is_count else None
-
-
-def _number(raw: msgspec.Raw) -> Decimal | None:
-    """A JSON number of a sane length; its syntax was checked when the document was read."""
-    text = bytes(raw).decode("ascii", "replace").strip()
-    if len(text) > _LONGEST_NUMBER or not text or text[0] not in "0123456789-":
-        return None
-    try:
-        return Decimal(text)
-    except InvalidOperation:
-        return None
+    sent, made = figures.count(said.input_tokens), figures.count(said.output_tokens)
+    return Charge(usd, None if sent is None else TokenCounts(sent, made or 0))
 
 
 def _text(raw: msgspec.Raw) -> object:

@@ -11,6 +11,7 @@ import structlog
 from adapters.jev.answer import LONGEST_BYTES, Answer, charge_within, read_answer
 from adapters.jev.circuit import CIRCUIT_OPEN, Circuits
 from adapters.jev.request import Request
+from adapters.tokenizer.size import tokens_by_size
 from adapters.transport.breaks import Break, break_of
 from adapters.transport.names import storable_name
 from adapters.transport.way_out import ClockExpiredError, ConnectionBrokenError, Exchange, WayOut
@@ -32,6 +33,7 @@ _BREAKS: Final = {
 }
 _GOOD: Final = range(200, 300)
 _NOT_FOUND: Final = 404
+_LONGEST_REFUSAL_BYTES: Final = 64 * 1024
 _NO_PROVIDER_ALLOWED: Final = b"allowed providers"
 _ACCOUNT_SETTING: Final = "as configurações da conta no OpenRouter não permitem o provedor do modelo"
 
@@ -49,7 +51,8 @@ class Endpoint:
     on_decision: Callable[[str], None]
     """Told `ok`, the reason of a fallback, or `circuit_open`."""
     on_unseen_charge: Callable[[], None]
-    """Told that a request was sent and its answer never came whole: it may have cost something."""
+    """Told that a request was sent, and neither a refusal nor an answer that can be read came: it may have cost
+    something."""
 
     def report(self, verdict: Verdict) -> None:
         """Count what came of a step, and log why the router had no say in it."""
@@ -84,7 +87,7 @@ class JevQuestion(Question):
             endpoint.circuits.failed(self.api_key, answer.outcome.reason)
         else:
             endpoint.circuits.answered(self.api_key)
-        if reply.cut is not None and reply.is_sent and not reply.is_refusal and answer.charge is None:
+        if answer.charge is None and reply.is_sent and not reply.is_refusal and not answer.is_readable:
             endpoint.on_unseen_charge()
         verdict = Verdict(answer.outcome, latency_ms, await self._spend(answer, reply))
         endpoint.report(verdict)
@@ -111,7 +114,7 @@ class JevQuestion(Question):
         except asyncio.CancelledError:
             # The end of the process: a turn that leaves does not cancel its decision.
             exchange.close()
-            if exchange.is_sent:
+            if exchange.is_sent and not reply.is_refusal:
                 self.endpoint.on_unseen_charge()
                 _log.warning("decision_cut", generation_id=reply.generation_id)
             raise
@@ -124,7 +127,7 @@ class JevQuestion(Question):
 
     def _answer(self, reply: "_Reply") -> Answer:
         if reply.is_refusal:
-            return Answer(Fallback(FallbackReason.HTTP_ERROR, _detail(reply)), None)
+            return Answer(Fallback(FallbackReason.HTTP_ERROR, _detail(reply)), charge_within(reply.body))
         if reply.cut is not None:
             return Answer(reply.cut, charge_within(reply.body))
         return read_answer(bytes(reply.body), self.request.options)
@@ -145,7 +148,7 @@ class JevQuestion(Question):
             return None
         tokens = charge.tokens
         if tokens is None:
-            tokens = TokenCounts(await self.endpoint.estimator.count([self.request.text]), 0)
+            tokens = TokenCounts(await self._count(), 0)
         return RouterSpend(
             charge.usd,
             tokens,
@@ -154,10 +157,17 @@ class JevQuestion(Question):
             resolved_model=answer.resolved_model,
         )
 
+    async def _count(self) -> int:
+        try:
+            return await self.endpoint.estimator.count([self.request.text])
+        except Exception as error:  # noqa: BLE001 - whatever fails here, neither choice nor charge is lost for it
+            _log.warning("token_count_failed", error=type(error).__name__)
+            return tokens_by_size(len(self.request.body))
+
 
 @dataclass(slots=True)
 class _Reply:
-    """An answer, as far as it came. The body of an error status is there only where it says more than the status."""
+    """An answer, as far as it came; of an error status no more than its first 64 KiB."""
 
     status: int = 0
     """0: no head came."""
@@ -182,9 +192,11 @@ class _Reply:
 async def _receive(exchange: Exchange, reply: _Reply, patience_s: float) -> None:
     reply.status, headers = await exchange.send(patience_s)
     reply.generation_id = storable_name(headers.get("X-Generation-Id"))
-    if (not reply.is_refusal or reply.status == _NOT_FOUND) and _is_plain(headers):
-        while len(reply.body) <= LONGEST_BYTES and (received := await exchange.read(patience_s)):
-            reply.body += received
+    if not _is_plain(headers):
+        return
+    longest_bytes = _LONGEST_REFUSAL_BYTES if reply.is_refusal else LONGEST_BYTES
+    while len(reply.body) <= longest_bytes and (received := await exchange.read(patience_s)):
+        reply.body += received
 
 
 def _is_plain(headers: Mapping[str, str]) -> bool:

@@ -38,8 +38,9 @@ class JevToolRouter(ToolRouter):
         on_circuits_open: Callable[[int], None] = lambda _count: None,
     ) -> None:
         """`timeout_s` is for a whole exchange. `on_decision` is told `ok`, a fallback's reason, or `circuit_open`;
-        `on_unseen_charge`, that a request was sent and its answer never came whole; `on_circuits_open`, how many are
-        open."""
+        `on_unseen_charge`, that a request was sent and neither a refusal nor a readable answer came;
+        `on_circuits_open`, how many are open.
+        """
         self._endpoint = Endpoint(
             url=url,
             way_out=way_out,

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from adapters.openai_compatible import frames
 from adapters.openai_compatible.frames import Choice, Delta, Frame, UsagePart
 from adapters.openai_compatible.text import Pieces
 from adapters.openai_compatible.tool_calls import ToolCalls
+from adapters.transport import figures
 from adapters.transport.names import storable_name
 from domain.step import CalledTool
 from domain.usage import ReportedUsage, TokenCounts
@@ -140,9 +140,9 @@ class Answer:
 
 def _usage(part: UsagePart, states_charge: bool) -> ReportedUsage | None:
     """None when neither a count nor a charge is said."""
-    charged_usd = frames.charge(part) if states_charge and not part.is_byok else None
+    charged_usd = figures.charge(part.cost) if states_charge and not part.is_byok else None
     sent, made, total = (
-        frames.count(value) for value in (part.prompt_tokens, part.completion_tokens, part.total_tokens)
+        figures.count(value) for value in (part.prompt_tokens, part.completion_tokens, part.total_tokens)
     )
     if sent is None and made is None and charged_usd is None:
         return None
@@ -154,8 +154,8 @@ def _usage(part: UsagePart, states_charge: bool) -> ReportedUsage | None:
         TokenCounts(
             sent or 0,
             made or 0,
-            cached_input=frames.count(prompt.cached_tokens) if prompt else None,
-            reasoning=frames.count(completion.reasoning_tokens) if completion else None,
+            cached_input=figures.count(prompt.cached_tokens) if prompt else None,
+            reasoning=figures.count(completion.reasoning_tokens) if completion else None,
         ),
         charged_usd,
     )

@@ -1,21 +1,27 @@
 """What the dialect sends, as far as it is read: typed and fast first, forgiving where that does not work."""
 
+import codecs
 import json
+import json.scanner
 from collections.abc import Iterable
-from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 import msgspec
 
 from adapters.openai_compatible.text import whole_characters
+from adapters.transport.figures import ABSENT
 
-_MAX_COUNT: Final = 2**31 - 1
-_MAX_CHARGE_USD: Final = 1_000_000
-_LONGEST_NUMBER: Final = 100
-_LARGE_BYTES: Final = 1024 * 1024
-"""A frame of more is decoded only if its types fit and its values are few: it would hold the event loop."""
+LARGE_BYTES: Final = 1024 * 1024
+"""A frame of more is decoded in a thread."""
+_FEW_VALUES: Final = 100_000
+"""Of a large frame, its text's own commas included: more are not built in one go, which keeps all threads waiting."""
 _MOST_VALUES: Final = 1_000_000
-"""Of a large frame; a model's longest answer is far from having so many, its text's own commas included."""
+"""Of a large frame; a model's longest answer is far from having so many."""
+_MOST_MEMBERS: Final = 10_000
+"""Of an object in a large frame whose values are many, or whose types do not fit."""
+_LONGEST_MENDED_BYTES: Final = 8 * 1024 * 1024
+"""Of a large frame that is no UTF-8."""
+_LARGEST_INDEX: Final = 2**31 - 1
 
 
 class _Unseen(msgspec.Struct):
@@ -73,22 +79,22 @@ class Choice(_Unseen):
 class PromptDetails(msgspec.Struct):
     """Parts of the prompt's tokens."""
 
-    cached_tokens: int | float | None = None
+    cached_tokens: msgspec.Raw = ABSENT
 
 
 class CompletionDetails(msgspec.Struct):
     """Parts of the completion's tokens."""
 
-    reasoning_tokens: int | float | None = None
+    reasoning_tokens: msgspec.Raw = ABSENT
 
 
 class UsagePart(msgspec.Struct):
-    """The account of a call, as sent. `cost` keeps its text: a binary float would not be what was charged."""
+    """The account of a call, its figures as sent."""
 
-    prompt_tokens: int | float | None = None
-    completion_tokens: int | float | None = None
-    total_tokens: int | float | None = None
-    cost: msgspec.Raw = msgspec.Raw(b"null")
+    prompt_tokens: msgspec.Raw = ABSENT
+    completion_tokens: msgspec.Raw = ABSENT
+    total_tokens: msgspec.Raw = ABSENT
+    cost: msgspec.Raw = ABSENT
     is_byok: bool | None = None
     prompt_tokens_details: PromptDetails | None = None
     completion_tokens_details: CompletionDetails | None = None
@@ -109,44 +115,53 @@ _decoder: Final = msgspec.json.Decoder(Frame)
 
 
 def read_frame(data: bytes) -> Frame | None:
-    """The frame, or None for what is no JSON object, or too much of one. Types that do not fit count as not said."""
+    """The frame, or None for what is no JSON object, or a large one. Types that do not fit count as not said."""
+    if len(data) > LARGE_BYTES or not data.startswith(b"{"):
+        return None
+    return _typed(data) or _forgiven(data.decode("utf-8", "replace"), _forgiving_decoder)
+
+
+def read_large_frame(data: bytes) -> Frame | None:
+    """As `read_frame`, of any size; None for over a million values too. For a thread: it may take seconds, but lets
+    others have their turn every tenth of one.
+    """
     if not data.startswith(b"{"):
         return None
-    is_large = len(data) > _LARGE_BYTES
-    if is_large and data.count(b",") + data.count(b"[") + data.count(b"{") > _MOST_VALUES:
+    values = data.count(b",") + data.count(b"[") + data.count(b"{")
+    if values > _MOST_VALUES:
         return None
+    frame = _typed(data) if values <= _FEW_VALUES else None
+    if frame is not None:
+        return frame
+    text = _large_text(data)
+    return None if text is None else _forgiven(text, _PatientDecoder())
+
+
+def _typed(data: bytes) -> Frame | None:
     try:
         frame = _decoder.decode(data)
     except (msgspec.DecodeError, RecursionError):
-        pass
-    else:
-        return _unwrapped(frame) if isinstance(frame.provider, dict) else frame
-    if is_large:
         return None
+    return _unwrapped(frame) if isinstance(frame.provider, dict) else frame
+
+
+def _forgiven(text: str, decoder: json.JSONDecoder) -> Frame | None:
     try:
-        document = _forgiving_decoder.decode(data.decode("utf-8", "replace"))
+        document = decoder.decode(text)
     except (ValueError, RecursionError):
         return None
     return _unwrapped(_frame(document)) if isinstance(document, dict) else None
 
 
-def charge(usage: UsagePart) -> Decimal | None:
-    """USD by the decimal text of `cost`; None unless it is a JSON number from 0 to a million."""
-    text = bytes(usage.cost).decode("ascii", "replace").strip()
-    if len(text) > _LONGEST_NUMBER or not text or text[0] not in "0123456789-":
-        return None
+def _large_text(data: bytes) -> str | None:
     try:
-        usd = Decimal(text)
-    except InvalidOperation:
-        return None
-    return abs(usd) if 0 <= usd <= _MAX_CHARGE_USD else None
-
-
-def count(value: float | None) -> int | None:
-    """A number of tokens; None for what cannot be one."""
-    if value is None or not 0 <= value <= _MAX_COUNT or value != int(value):
-        return None
-    return int(value)
+        return data.decode()
+    except UnicodeDecodeError:
+        if len(data) > _LONGEST_MENDED_BYTES:
+            return None
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")  # in slices, for mending takes long
+    slices = [data[at : at + LARGE_BYTES] for at in range(0, len(data), LARGE_BYTES)]
+    return "".join(map(decoder.decode, slices)) + decoder.decode(b"", final=True)
 
 
 class _Number(float):
@@ -163,6 +178,23 @@ def _no_number(_constant: str) -> None:
 
 
 _forgiving_decoder: Final = json.JSONDecoder(strict=False, parse_float=_Number, parse_constant=_no_number)
+
+
+def _few_members(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(members) > _MOST_MEMBERS:
+        raise ValueError(f"an object of {len(members)} members")
+    return dict(members)
+
+
+class _PatientDecoder(json.JSONDecoder):
+    """Takes each value in a step of the interpreter's, between any two of which another thread can have its turn."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            strict=False, parse_float=_Number, parse_constant=_no_number, object_pairs_hook=_few_members
+        )
+        # The standard library's own scanner without C, which its stubs leave out.
+        self.scan_once = json.scanner.py_make_scanner(self)  # type: ignore[attr-defined]
 
 
 def _unwrapped(frame: Frame) -> Frame:
@@ -237,25 +269,28 @@ def _function(document: object) -> FunctionPart | None:
 def _usage(document: object) -> UsagePart | None:
     if not isinstance(document, dict):
         return None
-    cost, prompt, completion = (
-        document.get(key) for key in ("cost", "prompt_tokens_details", "completion_tokens_details")
-    )
-    cost_text = cost.text if isinstance(cost, _Number) else str(cost) if _number(cost) is not None else "null"
+    prompt, completion = document.get("prompt_tokens_details"), document.get("completion_tokens_details")
     return UsagePart(
-        prompt_tokens=_number(document.get("prompt_tokens")),
-        completion_tokens=_number(document.get("completion_tokens")),
-        total_tokens=_number(document.get("total_tokens")),
-        cost=msgspec.Raw(cost_text.encode()),
+        prompt_tokens=_figure(document.get("prompt_tokens")),
+        completion_tokens=_figure(document.get("completion_tokens")),
+        total_tokens=_figure(document.get("total_tokens")),
+        cost=_figure(document.get("cost")),
         is_byok=document.get("is_byok") is True,
         prompt_tokens_details=(
-            PromptDetails(_number(prompt.get("cached_tokens"))) if isinstance(prompt, dict) else None
+            PromptDetails(_figure(prompt.get("cached_tokens"))) if isinstance(prompt, dict) else None
         ),
         completion_tokens_details=(
-            CompletionDetails(_number(completion.get("reasoning_tokens")))
+            CompletionDetails(_figure(completion.get("reasoning_tokens")))
             if isinstance(completion, dict)
             else None
         ),
     )
+
+
+def _figure(value: object) -> msgspec.Raw:
+    if isinstance(value, _Number):
+        return msgspec.Raw(value.text.encode())
+    return ABSENT if _number(value) is None else msgspec.Raw(str(value).encode())
 
 
 def _error(value: object) -> dict[str, Any] | str | None:
@@ -293,4 +328,4 @@ def _whole(value: object) -> int | None:
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
         return int(value)
     number = _number(value)
-    return int(number) if number is not None and abs(number) < _MAX_COUNT else None
+    return int(number) if number is not None and abs(number) < _LARGEST_INDEX else None

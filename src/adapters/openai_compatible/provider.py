@@ -270,6 +270,17 @@ class _Stream(ChatStream):
         self._pieces += self._answer.add(frame)
         return True
 
+    async def _take_large(self, data: bytes) -> bool:
+        """As `_take`, for a frame that would hold the event loop."""
+        if len(data) <= frames.LARGE_BYTES:
+            return False
+        frame = await asyncio.to_thread(frames.read_large_frame, data)
+        self._check_interruption()
+        if frame is None:
+            return False
+        self._pieces += self._answer.add(frame)
+        return True
+
     async def _take_all(self, events: Iterable[bytes]) -> bool:
         """Take frames in; whether the last of the answer is among them. However many, others get their turn."""
         loop = asyncio.get_running_loop()
@@ -278,7 +289,7 @@ class _Stream(ChatStream):
             data = event.strip()
             if data == _DONE:
                 return True
-            if self._take(data):
+            if self._take(data) or await self._take_large(data):
                 pass
             elif b"\n" in data and not self._body.is_document:
                 if await self._take_all(BytesIO(data)):  # frames that only a line end parts

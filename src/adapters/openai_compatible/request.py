@@ -1,7 +1,6 @@
 """The body of a chat request, encoded without holding the event loop."""
 
 import asyncio
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -11,7 +10,7 @@ import msgspec
 from adapters.openai_compatible.profiles import ProviderProfile
 from adapters.openai_compatible.tool_calls import new_call_id
 from application.ports.llm_provider import ChatCall
-from domain.step import Message, ToolCall
+from domain.step import Message, OpenCalls, ToolCall
 
 _NO_RESULT: Final = "(sem resultado)"
 _NAMELESS_TOOL: Final = "ferramenta"
@@ -23,6 +22,8 @@ _BREATH_BYTES: Final = 512 * 1024
 _ENTRY_BYTES: Final = 512
 """What an entry counts for beside its text, so that many small ones make room for others too."""
 
+_ARGUMENT_CHARACTERS: Final = 16
+"""What an argument counts for beside its text."""
 _MANY: Final = 100
 """Messages encoded at once."""
 
@@ -76,21 +77,18 @@ class _Block:
     def __init__(self, content: str, calls: Sequence[ToolCall]) -> None:
         self._assistant = _WireMessage("assistant", content)
         self._results: list[_WireMessage] = []
-        self._open: dict[tuple[bool, str], deque[str]] = {}
+        self._open: OpenCalls[str] = OpenCalls()
         seen: set[str] = set()
         for call in calls:
             wire_id = call.id if call.id and call.id not in seen else new_call_id()
             seen.add(wire_id)
             self._assistant.calls.append(_WireCall(wire_id, call.name, call.arguments))
-            key = (True, call.id) if call.id else (False, call.name)
-            self._open.setdefault(key, deque()).append(wire_id)
+        self._open.open(zip(calls, (call.id for call in self._assistant.calls), strict=True))
 
     def add_result(self, message: Message) -> None:
         """A result of one of the calls; a result without its call brings one along."""
-        key = (True, message.tool_call_id) if message.tool_call_id else (False, message.name or "")
-        if waiting := self._open.get(key):
-            wire_id = waiting.popleft()
-        else:
+        wire_id = self._open.close(message)
+        if wire_id is None:
             wire_id = new_call_id()
             self._assistant.calls.append(_WireCall(wire_id, message.name or _NAMELESS_TOOL, {}))
         self._results.append(_WireMessage("tool", message.content, call_id=wire_id))
@@ -99,9 +97,8 @@ class _Block:
         """The message, its results, and a word for each call that has none."""
         yield self._assistant
         yield from self._results
-        for waiting in self._open.values():
-            for wire_id in waiting:
-                yield _WireMessage("tool", _NO_RESULT, call_id=wire_id)
+        for wire_id in self._open:
+            yield _WireMessage("tool", _NO_RESULT, call_id=wire_id)
 
 
 def _wire_messages(messages: Sequence[Message]) -> Iterator[_WireMessage]:
@@ -124,52 +121,90 @@ def _wire_messages(messages: Sequence[Message]) -> Iterator[_WireMessage]:
 
 async def _put_messages(body: "_Body", messages: Sequence[Message]) -> None:
     """Small ones many at a time, which costs a fifth; what is long goes slice by slice."""
-    small: list[dict[str, Any]] = []
+    batch: list[dict[str, Any]] = []
     characters = 0
 
-    async def put_small() -> None:
+    async def put_batch() -> None:
         nonlocal characters
-        if small:
-            body.put_entry(_encode(small)[1:-1])
-            await body.breathe(len(small))
-            small.clear()
+        if batch:
+            body.put_entry(_encode(batch)[1:-1])
+            await body.breathe(len(batch))
+            batch.clear()
             characters = 0
 
     for message in _wire_messages(messages):
-        encodable = _small(message)
+        encodable = _encodable(message)
         if encodable is None:
-            await put_small()
+            await put_batch()
+            await asyncio.sleep(0)  # a large value may have been encoded to see that it is one
             body.put_entry(b"")
             await _put_message(body, message)
             continue
-        small.append(encodable)
-        characters += len(message.content)
-        characters += sum(len(call["function"]["arguments"]) for call in encodable.get("tool_calls", ()))
-        if characters > _SLICE or len(small) >= _MANY:
-            await put_small()
-    await put_small()
+        entry, entry_characters = encodable
+        if characters + entry_characters > _SLICE or len(batch) >= _MANY:
+            await put_batch()
+        batch.append(entry)
+        characters += entry_characters
+    await put_batch()
 
 
-def _small(message: _WireMessage) -> dict[str, Any] | None:
-    """The message as it is encoded together with others; None where it is too long, or nests too deep, for that."""
-    if len(message.content) > _SLICE or len(message.calls) > _MANY:
+def _encodable(message: _WireMessage) -> tuple[dict[str, Any], int] | None:
+    """The message as it is encoded together with others, and about how many characters it has; None where it is too
+    long, or nests too deep, for that.
+    """
+    if _least_characters(message) > _SLICE:
         return None
+    characters = len(message.content)
+    if message.call_id is not None:
+        return {
+            "role": message.role,
+            "content": message.content,
+            "tool_call_id": message.call_id,
+        }, characters
     if not message.calls:
-        if message.call_id is None:
-            return {"role": message.role, "content": message.content}
-        return {"role": message.role, "content": message.content, "tool_call_id": message.call_id}
+        return {"role": message.role, "content": message.content}, characters
     calls = []
     for call in message.calls:
-        if any(isinstance(value, str) and len(value) > _SLICE for value in call.arguments.values()):
-            return None
         try:
-            arguments = _encode(call.arguments).decode()
+            arguments = _arguments(call.arguments, _SLICE - characters)
         except RecursionError:
+            return None
+        if arguments is None:
             return None
         calls.append(
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
         )
-    return {"role": message.role, "content": message.content or None, "tool_calls": calls}
+        characters += len(arguments)
+    return {"role": message.role, "content": message.content or None, "tool_calls": calls}, characters
+
+
+def _least_characters(message: _WireMessage) -> int:
+    """What can be seen without looking into nested values, or encoding anything."""
+    characters = len(message.content)
+    for call in message.calls:
+        characters += len(call.id) + len(call.name) + _ARGUMENT_CHARACTERS * len(call.arguments)
+        if characters > _SLICE:
+            break
+        characters += sum(
+            [
+                len(key) + (len(value) if isinstance(value, str) else 0)
+                for key, value in call.arguments.items()
+            ]
+        )
+    return characters
+
+
+def _arguments(arguments: Mapping[str, Any], room: int) -> str | None:
+    """Their JSON. Nested values are encoded one by one; None as soon as they have more than `room`."""
+    encoded: dict[str, msgspec.Raw] = {}
+    for key, value in arguments.items():
+        if isinstance(value, dict | list):
+            nested = _encode(value)
+            room -= len(nested)
+            if room < 0:
+                return None
+            encoded[key] = msgspec.Raw(nested)
+    return _encode({**arguments, **encoded} if encoded else arguments).decode()
 
 
 async def _put_message(body: "_Body", message: _WireMessage) -> None:

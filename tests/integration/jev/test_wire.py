@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from decimal import Decimal
 
 import pytest
@@ -14,9 +14,11 @@ from adapters.in_memory.token_estimator import WordTokenEstimator
 from adapters.jev import JevToolRouter
 from adapters.metrics.telemetry import PrometheusTelemetry
 from adapters.transport.way_out import WayOut
+from application.ports.token_estimator import TokenEstimator
 from domain.routing import Choice, Fallback, FallbackReason, Verdict
 from domain.secret import Secret
 from domain.step import Step
+from domain.usage import TokenCounts
 from tests.support.raw_upstream import Act, RawUpstream, Wire, chunked, head, whole
 from tests.support.steps import ATool, Said, a_step
 
@@ -32,13 +34,20 @@ TIMEOUT = Fallback(FallbackReason.TIMEOUT, "sem a resposta inteira em 300 ms")
 class Asker:
     """A router with a clock that stands still and metrics of its own."""
 
-    def __init__(self, url: str, way_out: WayOut, *, timeout_s: float = 0.3) -> None:
+    def __init__(
+        self,
+        url: str,
+        way_out: WayOut,
+        *,
+        timeout_s: float = 0.3,
+        estimator: TokenEstimator | None = None,
+    ) -> None:
         self.clock = ManualClock()
         self.telemetry = PrometheusTelemetry()
         self.router = JevToolRouter(
             f"{url}/api/alpha/decisions",
             way_out,
-            WordTokenEstimator(),
+            estimator or WordTokenEstimator(),
             self.clock,
             timeout_s=timeout_s,
             on_decision=self.telemetry.router_decided,
@@ -166,6 +175,87 @@ async def test_a_cost_that_came_before_the_end_is_not_lost(upstream: RawUpstream
     assert verdict.spend is not None
     assert verdict.spend.charged_usd == Decimal("0.00000042")
     assert asker.counted("charges_unseen_total") == 0
+
+
+LATE_COST = b'{"padding": "' + b" " * 2**21 + b'", ' + ANSWER[1:]
+NO_COST = b'{"answers": {"ferramenta_do_passo": {"type": "choice", "choice": "%s"}}, "usage": {}}'
+
+
+@pytest.mark.parametrize(
+    ("act", "unseen"),
+    [
+        (whole(LATE_COST), 1),
+        (whole(ANSWER, Content_Encoding="gzip"), 1),
+        (whole(b"<html>"), 1),
+        (whole(b'{"error": {"code": 500}}'), 1),
+        (whole(NO_COST % b"ler"), 0),
+        (whole(NO_COST % b"outra"), 0),
+        (whole(ANSWER), 0),
+        (whole(b'{"answers": 7, ' + ANSWER[1:]), 0),
+        (whole(b"", "400 Bad Request"), 0),
+        (whole(b"", "500 Internal Server Error"), 0),
+    ],
+    ids=["a cost beyond 1 MiB", "encoded", "a page", "an error", "without a cost", "not offered and without a cost",
+         "with a cost", "twice", "refused", "failed"],
+)  # fmt: skip
+async def test_what_may_have_cost_something_unseen_is_counted(
+    upstream: RawUpstream, way_out: WayOut, act: Act, unseen: int
+) -> None:
+    upstream.will(act)
+    asker = Asker(upstream.url, way_out, timeout_s=5)
+    await asker.ask()
+
+    assert asker.counted("charges_unseen_total") == unseen
+
+
+async def endless_refusal(wire: Wire) -> None:
+    await wire.send(head("502 Bad Gateway") + chunked(ANSWER, is_ended=False))
+    await wire.gone()
+
+
+async def vast_refusal(wire: Wire) -> None:
+    await wire.send(head("500 Internal Server Error") + chunked(ANSWER, is_ended=False))
+    for _ in range(2_000):
+        await wire.send(chunked(b" " * 100_000, is_ended=False))
+
+
+@pytest.mark.parametrize(
+    "act",
+    [whole(ANSWER, "400 Bad Request"), whole(ANSWER, "529 Overloaded"), endless_refusal, vast_refusal],
+    ids=["400", "529", "endless", "vast"],
+)
+async def test_a_refusal_that_names_a_cost_is_spend(upstream: RawUpstream, way_out: WayOut, act: Act) -> None:
+    upstream.will(act)
+    asker = Asker(upstream.url, way_out, timeout_s=1)
+    async with asyncio.timeout(3):
+        verdict = await asker.ask()
+
+    assert isinstance(verdict.outcome, Fallback)
+    assert verdict.outcome.reason is FallbackReason.HTTP_ERROR
+    assert verdict.spend is not None
+    assert verdict.spend.charged_usd == Decimal("0.00000042")
+    assert asker.counted("charges_unseen_total") == 0
+
+
+class BrokenEstimator(TokenEstimator):
+    async def count(self, texts: Sequence[str]) -> int:
+        raise RuntimeError(texts[0])
+
+
+async def test_a_count_that_fails_loses_neither_choice_nor_charge(
+    upstream: RawUpstream, way_out: WayOut
+) -> None:
+    upstream.will(whole(ANSWER.replace(b'"input_tokens": 10,', b"")))
+    asker = Asker(upstream.url, way_out, estimator=BrokenEstimator())
+    with structlog.testing.capture_logs() as logs:
+        verdict = await asker.ask()
+
+    assert verdict.outcome == Choice("ler")
+    assert verdict.spend is not None
+    assert verdict.spend.charged_usd == Decimal("0.00000042")
+    assert verdict.spend.is_estimated
+    assert verdict.spend.tokens == TokenCounts(-(-len(upstream.requests[0].body) // 3), 0)
+    assert logs == [{"event": "token_count_failed", "log_level": "warning", "error": "RuntimeError"}]
 
 
 async def test_a_redirect_is_not_followed(upstream: RawUpstream, way_out: WayOut) -> None:
@@ -320,7 +410,7 @@ async def test_a_kept_connection_found_closed_before_a_byte_was_written_is_repla
     assert len(kept) == 2
 
 
-async def test_leaving_closes_the_socket_at_once_and_counts_nothing(
+async def test_a_cancelled_question_closes_the_socket_at_once_and_may_have_cost_something(
     upstream: RawUpstream, way_out: WayOut
 ) -> None:
     gone: list[float] = []
@@ -339,7 +429,7 @@ async def test_leaving_closes_the_socket_at_once_and_counts_nothing(
 
     assert asking.cancelled()
     assert gone[0] - left_s < 0.05
-    assert asker.counted("charges_unseen_total") == 0
+    assert asker.counted("charges_unseen_total") == 1
 
 
 DOWN = whole(b"", "503 Service Unavailable")

@@ -5,6 +5,7 @@ import gc
 import gzip
 import socket
 import threading
+import time
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -639,6 +640,64 @@ async def test_a_large_frame_of_many_values_is_not_built(
     print(f"\n{large}: largest gap {gaps.largest_ms:.1f} ms")
     assert failed(stream) == (None, True)
     assert gaps.largest_ms < 100
+
+
+ODD_USAGE = b'"usage":{"prompt_tokens":"12","completion_tokens":7,"cost":0.25,"prompt_tokens_details":3}'
+WORDS = b"prose, " * 200_000
+ODD = {
+    "a count that is text": (WORDS, WORDS.decode()),
+    "half a surrogate pair": (WORDS + rb"\ud83d", WORDS.decode() + "\ufffd"),
+    "no UTF-8": (WORDS + b"\xff", WORDS.decode() + "\ufffd"),
+    "a line end in a text": (WORDS + b"\t", WORDS.decode() + "\t"),
+}
+
+
+@pytest.mark.parametrize("is_stream", [True, False], ids=["stream", "document"])
+@pytest.mark.parametrize("odd", ODD)
+async def test_a_large_frame_of_odd_types_is_read_all_the_same(
+    upstream: RawUpstream, way_out: WayOut, odd: str, is_stream: bool
+) -> None:
+    sent, text = ODD[odd]
+    document = (
+        b'{"id":7,"choices":[{"index":0,"message":{"content":"' + sent + b'"},"finish_reason":"stop"}],'
+        + ODD_USAGE + b"}"
+    )  # fmt: skip
+    upstream.will(whole(b"data: " + document + b"\n\ndata: [DONE]\n\n" if is_stream else document))
+    stream = Caller(upstream.url, way_out).call()
+    assert "".join(await read(stream)) == text
+    usage = stream.outcome().usage
+    assert failed(stream) == (None, True)
+    assert usage is not None
+    assert (usage.tokens.output, str(usage.charged_usd)) == (7, "0.25")
+
+
+HOSTILE = {
+    "keys": b'{"id":7,"error":{' + b",".join(b'"k%d":1' % at for at in range(300_000)) + b"}}",
+    "no text": b'{"id":7,"x":"' + b"\xff" * 30_000_000 + b'"}',
+    "depth": b'{"x":' * 400_000,
+}
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+async def test_a_large_frame_that_takes_long_does_not_hold_the_event_loop(
+    upstream: RawUpstream, way_out: WayOut, hostile: str
+) -> None:
+    """By the process's time, for a thread that keeps the interpreter takes none of the loop's."""
+    gaps_s: list[float] = []
+
+    async def probe() -> None:
+        while True:
+            before_s = time.process_time()
+            await asyncio.sleep(0.005)
+            gaps_s.append(time.process_time() - before_s)
+
+    upstream.will(whole(b"data: " + HOSTILE[hostile] + b"\n\n" + ANSWER))
+    async with watched_loop():
+        probing = asyncio.create_task(probe())
+        await read(Caller(upstream.url, way_out).call())
+        probing.cancel()
+    print(f"\n{hostile}: largest gap {max(gaps_s) * 1000:.1f} ms")
+    assert max(gaps_s) < 0.1
 
 
 @pytest.mark.parametrize("how", ["interrupt", "aclose", "cancel"])

@@ -1,6 +1,8 @@
 """What a conversation has come to."""
 
+import asyncio
 import json
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
@@ -8,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from domain import step as step_module
 from domain.step import RecentCall, Step, cut
 from tests.support.steps import ACall, ATool, Said, a_step, tools
 
@@ -143,6 +146,20 @@ def test_the_result_of_an_earlier_call_of_that_id_is_not_a_later_ones() -> None:
     assert recent(again, result("um", of="1"), again) == [("a", "um"), ("a", "(sem resultado)")]
 
 
+def test_a_result_is_the_latest_messages_that_has_such_a_call_open() -> None:
+    """Some providers number the calls of each answer anew."""
+    a, b = (Said("assistant", tool_calls=[ACall(name, "call_0")]) for name in "ab")
+    nameless = Said("assistant", tool_calls=[ACall("a")])
+
+    assert recent(a, b, result("de b", of="call_0")) == [("a", "(sem resultado)"), ("b", "de b")]
+    assert recent(a, b, result("de b", of="call_0"), result("órfão", of="call_0")) == [
+        ("a", "(sem resultado)"),
+        ("b", "de b"),
+    ]
+    assert recent(nameless, nameless, result("x", name="a")) == [("a", "(sem resultado)"), ("a", "x")]
+    assert recent(a, calls("c"), result("de a", of="call_0")) == [("a", "de a"), ("c", "(sem resultado)")]
+
+
 def test_arguments_are_compact_json_in_the_order_received() -> None:
     arguments = {"z": 1, "a": [True, None, 1.5], "ação": {"b": "😊\n"}}
     step = a_step(messages=[Said("assistant", tool_calls=[ACall("ler", "1", arguments)])])
@@ -150,6 +167,82 @@ def test_arguments_are_compact_json_in_the_order_received() -> None:
     assert step.recent_calls == [
         RecentCall("ler", '{"z":1,"a":[true,null,1.5],"ação":{"b":"😊\\n"}}', "(sem resultado)")
     ]
+
+
+def compact(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def shown(arguments: dict[str, Any]) -> str:
+    return (
+        a_step(messages=[Said("assistant", tool_calls=[ACall("a", None, arguments)])])
+        .recent_calls[0]
+        .arguments
+    )
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(), inner, max_size=5),
+    max_leaves=40,
+)
+
+
+@given(st.dictionaries(st.text(), JSON, max_size=5), st.integers(0, 40), st.integers(1, 4), st.integers(1, 4))
+def test_arguments_are_the_same_however_little_is_made_at_once(
+    arguments: dict[str, Any], characters: int, members: int, levels: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(step_module, "_AT_ONCE_CHARACTERS", characters + 1)
+        patched.setattr(step_module, "_AT_ONCE_MEMBERS", members)
+        patched.setattr(step_module, "_AT_ONCE_LEVELS", levels)
+
+        assert shown(arguments) == cut(compact(arguments), 500)
+
+
+LONG = 'ação 😊 \n"' * 300_000
+LARGE: dict[str, dict[str, Any]] = {
+    "a text": {"a": LONG},
+    "a nested text": {"a": {"b": [1, {"c": LONG}]}},
+    "a key": {LONG: 1},
+    "numbers": {"a": [1.5, 2] * 300_000},
+    "texts": {"a": ["x" * 1_000] * 3_000},
+    "lists": {"a": [[1], {"b": 2}] * 100_000},
+    "members": {"a": {f"k{at}": at for at in range(200_000)}},
+}
+
+
+@pytest.mark.parametrize("large", LARGE)
+def test_large_arguments_are_made_in_small_texts(large: str) -> None:
+    assert shown(LARGE[large]) == cut(compact(LARGE[large]), 500)
+    assert max(map(len, step_module._json_texts(LARGE[large]))) < 1_000_000
+
+
+def test_arguments_may_nest_nine_hundred_deep() -> None:
+    deep: Any = "x"
+    for _ in range(899):
+        deep = [deep, 1]
+
+    assert shown({"a": deep}) == '{"a":' + "[" * 495 + f"…[+{5 + 899 * 4 + 3 + 1 - 500}]"
+
+
+async def test_large_arguments_let_others_have_their_turn() -> None:
+    """Made in a thread, as large ones are."""
+    gaps_s: list[float] = []
+
+    async def probe() -> None:
+        while True:
+            before_s = time.process_time()
+            await asyncio.sleep(0.001)
+            gaps_s.append(time.process_time() - before_s)
+
+    messages = [Said("assistant", tool_calls=[ACall("a", None, {"a": [LONG * 10]})])]
+    probing = asyncio.create_task(probe())
+    await asyncio.sleep(0.01)
+    await asyncio.to_thread(Step.read, "qa", messages, [])
+    probing.cancel()
+
+    assert max(gaps_s) < 0.1
 
 
 @pytest.mark.parametrize(("what", "limit"), [("context", 1_500), ("request", 6_000)])
@@ -174,15 +267,13 @@ def test_arguments_and_results_are_cut_at_500() -> None:
 
 @given(st.text(), st.integers(0, 20))
 def test_a_cut_text_keeps_its_beginning_and_says_what_was_dropped(text: str, limit: int) -> None:
-    shown = cut(text, limit)
+    kept = cut(text, limit)
 
     if len(text) <= limit:
-        assert shown == text
+        assert kept == text
     else:
-        assert shown == f"{text[:limit]}…[+{len(text) - limit}]"
-        assert int(shown.removeprefix(text[:limit]).removeprefix("…[+").removesuffix("]")) + limit == len(
-            text
-        )
+        assert kept == f"{text[:limit]}…[+{len(text) - limit}]"
+        assert int(kept.removeprefix(text[:limit]).removeprefix("…[+").removesuffix("]")) + limit == len(text)
 
 
 IDS = st.none() | st.sampled_from(["", "1", "2"])

@@ -1,6 +1,7 @@
 """What an answer of the decision model is taken for."""
 
 import json
+import time
 from decimal import Decimal
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.jev.answer import LONGEST_BYTES, Charge, read_answer
+from adapters.jev.answer import LONGEST_BYTES, Charge, charge_within, read_answer
 from domain.routing import Choice, Fallback, FallbackReason, RunnerUp
 from domain.usage import TokenCounts
 
@@ -145,6 +146,37 @@ def test_a_cost_inside_a_string_is_not_taken_for_the_cost() -> None:
     said = json.dumps('"usage": {"cost": 1}')
 
     assert read_answer(body(usage="null", more=f', "said": {said},'), OPTIONS).charge is None
+
+
+DETAILED = USAGE[:-1] + ', "cost_details": {"upstream": {"cost": 7}, "parts": [{}]}}'
+
+
+@pytest.mark.parametrize(
+    ("content", "charge"),
+    [
+        (body(usage=DETAILED)[:-1], CHARGE),
+        (body(usage=DETAILED, more=',"x": "')[:-1], CHARGE),
+        (body(usage=DETAILED)[:-2], None),
+        (b'{"usage": {"cost": null}, ' + body(usage=DETAILED)[1:-1], CHARGE),
+        (b'{"usage": {"x" 1}, ' + body(usage=DETAILED)[1:-1], CHARGE),
+        (b'{"x": "\xff", ' + body(usage=DETAILED)[1:-1], CHARGE),
+        (b'{"usage": {"cost": 1' + b"0" * 5_000 + b"}, ", None),
+    ],
+    ids=["after it", "in a text after it", "within it", "after one without a cost", "after one that is no JSON",
+         "after what is no text", "long number"],
+)  # fmt: skip
+def test_a_cut_answer_is_searched_for_its_cost(content: bytes, charge: Charge | None) -> None:
+    assert charge_within(content) == charge
+
+
+@pytest.mark.parametrize("piece", [b'"usage":{', b'"usage":{"a":', b'"usage":{"a":[', b'"usage":{},', b'"usage":{"',
+                                   b'"usage":{x'])  # fmt: skip
+def test_the_search_is_linear(piece: bytes) -> None:
+    content = piece * (LONGEST_BYTES // len(piece))
+    before_s = time.thread_time()
+
+    assert charge_within(content) is None
+    assert time.thread_time() - before_s < 0.1
 
 
 def test_a_megabyte_is_read_and_more_is_not() -> None:

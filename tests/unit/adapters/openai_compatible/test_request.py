@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from adapters.openai_compatible import request
 from adapters.openai_compatible.profiles import provider_table
 from adapters.openai_compatible.request import request_body
 from application.ports.llm_provider import ChatCall
@@ -327,6 +328,48 @@ async def test_twenty_megabytes_do_not_hold_the_event_loop(text: str) -> None:
     body = json.loads(encoded)
     assert body["messages"][0]["content"] == text
     assert json.loads(body["messages"][1]["tool_calls"][0]["function"]["arguments"])["content"] == text
+
+
+LARGE_CALLS = {
+    "many texts": [ACall(f"c{at}", "write", dict.fromkeys("abc", "ação 😊 \n" * 12000)) for at in range(95)],
+    "nested texts": [ACall(f"c{at}", "write", {key: ["x" * 2_000_000] for key in "abc"}) for at in range(5)],
+    "many arguments": [ACall("c1", "write", {f"k{at}": at for at in range(300_000)})],
+}
+
+
+@pytest.mark.parametrize("large", LARGE_CALLS)
+async def test_a_message_of_large_calls_does_not_hold_the_event_loop(large: str) -> None:
+    calls = LARGE_CALLS[large]
+    gap_s, encoded = await largest_gap(a_call(AMessage("user", "u"), AMessage("assistant", "", calls)))
+    assert gap_s < 0.1
+    sent_calls = json.loads(encoded)["messages"][1]["tool_calls"]
+    assert [json.loads(call["function"]["arguments"]) for call in sent_calls] == [
+        call.arguments for call in calls
+    ]
+
+
+async def test_what_is_encoded_together_is_bounded() -> None:
+    """Of many messages that are each short enough to be encoded with others."""
+    encoded: list[int] = []
+    encode = request._encode
+
+    def counting(value: object) -> bytes:
+        made = encode(value)
+        encoded.append(len(made))
+        return made
+
+    text = "x" * 100_000
+    messages = [
+        AMessage("user", text),
+        AMessage("assistant", text, [ACall("c1", "w", {"a": text})]),
+        AMessage("assistant", "", [ACall("c1", "w", {"a": [text], "b": "é" * 20_000})]),
+        AMessage("assistant", "", [ACall("c1", "w" * 100_000, {"k" * 100_000: 1})]),
+    ] * 5
+    expected = await wire(*messages)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(request, "_encode", counting)
+        assert await wire(*messages) == expected
+    assert max(encoded) < 300_000
 
 
 async def test_many_messages_do_not_hold_the_event_loop() -> None:
