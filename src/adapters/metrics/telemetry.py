@@ -50,7 +50,7 @@ class PrometheusTelemetry(TurnTelemetry):
         )
         self._unseen_charges = Counter(
             "brabo_router_charges_unseen",
-            "Decisions that were sent and whose cost could not be read: they may have been charged, and have no usage row",
+            "Decisions sent whose cost could not be read: they may have been charged, and have no usage row",
             registry=self.registry,
         )
         self._circuits_open = Gauge(
