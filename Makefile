@@ -1,7 +1,7 @@
 PYTHON := .venv/bin/python
 CODE := src tests migrations bench scripts
 
-# One thing after the other, however make is called, but for the tests of continuous integration: they mostly wait.
+# One thing after the other, however make is called, but for what continuous integration adds: that mostly waits.
 ifndef TOGETHER
 .NOTPARALLEL:
 endif
@@ -26,7 +26,8 @@ test: setup ## Run all tests
 
 # Continuous integration tries the oldest PostgreSQL and installs from nothing as well; at a desk that is minutes.
 check: setup format-check lint imports types figures-check ## Everything that must hold before a change goes in
-	@$(MAKE) $(if $(CI),--jobs --output-sync=target TOGETHER=1 test test-15 test-install,test)
+	@$(MAKE) test
+	@$(if $(CI),$(MAKE) --jobs --output-sync=target TOGETHER=1 test-15 test-install)
 
 format: setup ## Format the code and mend what the linter can
 	$(PYTHON) -m ruff check --fix $(CODE)
