@@ -21,6 +21,7 @@ from entrypoints.simulator import Simulator
 from tests.support.steps import Said, a_step, tools
 
 KEY = Secret("sk-or-v1-0123456789abcdef")
+TIMEOUT_S = 1.5
 SPEND = RouterSpend(
     Decimal("0.000051912"),
     TokenCounts(1236, 7),
@@ -57,7 +58,7 @@ class SimulatedHarness:
         self._simulator = simulator
         url = decisions_url(simulator.base_url)
         self.router: ToolRouter = JevToolRouter(
-            url, way_out, O200kTokenEstimator(), SystemClock(), timeout_s=0.5
+            url, way_out, O200kTokenEstimator(), SystemClock(), timeout_s=TIMEOUT_S
         )
 
     def will_say(self, verdict: Verdict, *, pause_s: float = 0.0) -> None:
@@ -216,7 +217,7 @@ async def test_many_are_asked_at_once_and_none_waits_for_another(harness: Harnes
     for _ in steps:
         harness.will_say(Verdict(Choice("ler"), 3), pause_s=0.2)
 
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(3.5):
         verdicts = await asyncio.gather(*(ask(harness, step) for step in steps))
 
     assert [verdict.outcome for verdict in verdicts] == [Choice("ler")] * 20

@@ -602,7 +602,8 @@ async def test_the_ceiling_holds_while_the_router_is_asked(
         (row,) = await eventually(lambda: ledger(database_url, world))
 
     assert got.answer["errorCode"] == "timeout"
-    assert "toolRouting" not in got.answer
+    assert got.answer["toolRouting"]["motivoDaQueda"] == "timeout"
+    assert got.answer["toolRouting"]["menuDepois"] == got.answer["toolRouting"]["menuAntes"]
     assert before == []
     assert row["model_name"] == JEV
     assert [request["path"] for request in simulator.requests()] == [DECISIONS]
