@@ -37,6 +37,7 @@ _BASE_URL_NAMES: Final = {
     Provider.OLLAMA: "OLLAMA_HOST",
 }
 
+_DATABASE_SCHEME: Final = re.compile(r"postgres(ql)?(\+\w+)?")
 _HOST_AND_PORT: Final = re.compile(r"(?:\[[0-9a-fA-F:.%]*\]|[^:@\[\]]*)(?::[0-9]*)?")
 
 
@@ -253,8 +254,13 @@ def _database_url(environ: Mapping[str, str]) -> Secret | None:
     text = environ.get("DATABASE_URL")
     if not text:
         return None
-    user, _, hosts = re.split(r"[/?]", text.partition("://")[2], maxsplit=1)[0].rpartition("@")
-    if "@" in user or not all(_HOST_AND_PORT.fullmatch(host) for host in hosts.split(",")):
+    scheme, _, rest = text.partition("://")
+    user, _, hosts = re.split(r"[/?]", rest, maxsplit=1)[0].rpartition("@")
+    if (
+        not _DATABASE_SCHEME.fullmatch(scheme)
+        or "@" in user
+        or not all(_HOST_AND_PORT.fullmatch(host) for host in hosts.split(","))
+    ):
         raise SettingsError(
             "DATABASE_URL cannot be read: write postgresql://user:password@host:port/database, with the special "
             "characters of user and password percent-encoded (@ is %40, / is %2F)."

@@ -152,7 +152,10 @@ def _api_key(provider: Provider, variable: str | None) -> Secret | None:
         if not sys.stdin.isatty():
             return None
         source = "the prompt"
-        text = getpass.getpass(f"Key for {provider} (not shown; Enter for the stored one, or none): ")
+        try:
+            text = getpass.getpass(f"Key for {provider} (not shown; Enter for the stored one, or none): ")
+        except EOFError:
+            raise KeyboardInterrupt from None  # Ctrl-D, where a key is asked for
     key = text.strip()
     if not key:
         return None

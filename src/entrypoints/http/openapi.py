@@ -19,6 +19,7 @@ from litestar.openapi.spec import (
 from litestar.openapi.spec.enums import OpenAPIFormat, OpenAPIType
 
 from domain.budget import LIMIT_MICROS_MAX, THRESHOLDS_PERCENT, BudgetPolicy
+from domain.failure import FailureCode
 from domain.routing import DETAIL_CHARACTERS, FallbackOrigin, FallbackReason
 
 _STRING: Final = Schema(type=OpenAPIType.STRING)
@@ -171,7 +172,11 @@ _ANSWER_PROPERTIES: Final[dict[str, Schema]] = {
         properties=dict(_ROUTING_PROPERTIES),
     ),
     "truncated": Schema(type=OpenAPIType.BOOLEAN, description="Present and true when the answer was cut."),
-    "errorCode": Schema(type=OpenAPIType.STRING, description="For machines; absent without an error."),
+    "errorCode": Schema(
+        type=OpenAPIType.STRING,
+        enum=[code.value for code in FailureCode],
+        description="For machines; absent without an error.",
+    ),
     "errorOrigin": Schema(type=OpenAPIType.STRING, enum=["infra", "modelo", "politica", "codigo"]),
     "retryAfterMs": _count("The wait the provider named."),
 }

@@ -87,7 +87,7 @@ def main() -> int:
 def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument(
-        "--port", type=int, default=8787, help="port, 0 for a free one (default: %(default)s)"
+        "--port", type=_port, default=8787, help="port, 0 for a free one (default: %(default)s)"
     )
     parser.add_argument(
         "--fault",
@@ -97,15 +97,29 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         help="a fault for every call it applies to; repeatable; GET /_faults lists them",
     )
     parser.add_argument(
-        "--first-token-ms", type=float, default=0, help="pause before the first token (default: 0)"
+        "--first-token-ms", type=_duration, default=0, help="pause before the first token (default: 0)"
     )
-    parser.add_argument("--between-ms", type=float, default=0, help="pause between tokens (default: 0)")
+    parser.add_argument("--between-ms", type=_duration, default=0, help="pause between tokens (default: 0)")
     parser.add_argument(
         "--generation-delay-s",
-        type=float,
+        type=_duration,
         default=25,
         help="how long GET /generation answers 404 after a call has ended (default: 25)",
     )
+
+
+def _port(text: str) -> int:
+    port = int(text)
+    if not 0 <= port <= 65_535:
+        raise argparse.ArgumentTypeError(f"{port} is no port: from 0 to 65535")
+    return port
+
+
+def _duration(text: str) -> float:
+    duration = float(text)
+    if not 0 <= duration < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is no duration: 0 or more")
+    return duration
 
 
 def _greeting(simulator: Simulator) -> str:

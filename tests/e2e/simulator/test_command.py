@@ -94,3 +94,19 @@ async def test_many_paced_streams_keep_their_pace() -> None:
     slowest_s = max(stream.elapsed_s for stream in streams)
     print(f"32 streams of {ideal_s:.2f} s: slowest {slowest_s:.2f} s")
     assert ideal_s <= slowest_s < ideal_s / 0.7
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "says"),
+    [
+        ("--port", "99999", "from 0 to 65535"),
+        ("--port", "-1", "from 0 to 65535"),
+        ("--between-ms", "-5", "0 or more"),
+        ("--first-token-ms", "inf", "0 or more"),
+        ("--generation-delay-s", "nan", "0 or more"),
+    ],
+)
+async def test_a_number_out_of_range_is_wrong_usage(option: str, value: str, says: str) -> None:
+    status, errors = await run_to_its_end(f"{option}={value}")
+
+    assert (status, says in errors) == (2, True), errors

@@ -236,14 +236,43 @@ def test_in_production_init_makes_no_secrets(environ: dict[str, str], tmp_path: 
     assert not (tmp_path / "data" / "secrets.json").exists()
 
 
-def test_on_a_terminal_init_asks_and_does_not_show_the_key(environ: dict[str, str]) -> None:
-    become_a_session = (
-        "import fcntl, os, sys, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
-        "os.execv(sys.argv[1], sys.argv[1:])"
-    )
+BECOME_A_SESSION = (
+    "import fcntl, os, sys, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+    "os.execv(sys.argv[1], sys.argv[1:])"
+)
+
+
+def test_ctrl_d_where_the_key_is_asked_for_ends_it(environ: dict[str, str]) -> None:
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-c", become_a_session, *BRABO, "init", "--name", "Given"],
+        [sys.executable, "-c", BECOME_A_SESSION, *BRABO, "init", "--email", "a@b.c", "--name", "A"],
+        env=environ,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    seen = ""
+    deadline_s = time.monotonic() + 60
+    while "not shown" not in seen and time.monotonic() < deadline_s:
+        if select.select([ours], [], [], 0.1)[0]:
+            seen += os.read(ours, 4096).decode()
+            if seen.rstrip().endswith("]:") or seen.rstrip().endswith("]"):
+                os.write(ours, b"\n")
+    os.write(ours, b"\x04")
+    try:
+        assert process.wait(30) == 130
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+    assert "Traceback" not in seen
+
+
+def test_on_a_terminal_init_asks_and_does_not_show_the_key(environ: dict[str, str]) -> None:
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", BECOME_A_SESSION, *BRABO, "init", "--name", "Given"],
         env=environ,
         stdin=theirs,
         stdout=theirs,

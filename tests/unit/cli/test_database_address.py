@@ -32,3 +32,10 @@ def test_what_libpq_reads_is_taken(url: str) -> None:
 def test_a_password_that_is_not_encoded_is_refused(url: str) -> None:
     with pytest.raises(SettingsError, match="percent-encoded"):
         read_settings({"DATABASE_URL": url})
+
+
+@pytest.mark.parametrize("url", ["mysql://u:secret@h/d", "not a url", "host=h password=secret"])
+def test_what_is_no_postgresql_address_is_refused_at_the_start(url: str) -> None:
+    with pytest.raises(SettingsError, match="DATABASE_URL") as refused:
+        read_settings({"DATABASE_URL": url})
+    assert "secret" not in str(refused.value)
