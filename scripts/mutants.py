@@ -203,8 +203,8 @@ METERING: Final = [
     Mutant(
         "negative-cost-accepted",
         "adapters/transport/figures.py",
-        "and 0 <= usd <= _MAX_CHARGE_USD",
-        "and usd <= _MAX_CHARGE_USD",
+        "not 0 <= usd <= _MAX_CHARGE_USD",
+        "not usd <= _MAX_CHARGE_USD",
         f"{ODDITY}[cost negative]",
     ),
     Mutant(
@@ -810,8 +810,8 @@ ROUTER: Final = [
     Mutant(
         "routers-cost-dropped-in-a-fallback",
         "adapters/jev/question.py",
-        "latency_ms, await self._spend(answer, reply))",
-        "latency_ms, None if isinstance(answer.outcome, Fallback) else await self._spend(answer, reply))",
+        "spend = await self._spend(answer, reply)",
+        "spend = None if isinstance(answer.outcome, Fallback) else await self._spend(answer, reply)",
         "tests/contract/test_tool_router.py::test_a_choice_that_was_not_offered_costs_all_the_same[jev]",
     ),
     Mutant(

@@ -68,6 +68,9 @@ _AT_ONCE_CHARACTERS: Final = 128 * 1024
 _VALUE_CHARACTERS: Final = 16
 """What a value counts for beside its text."""
 _AT_ONCE_MEMBERS: Final = 1_000
+_AT_ONCE_MESSAGES: Final = 5_000
+_MOST_TEXTS: Final = 50_000
+"""Some tenths of a second. What has more is of no shape that a model makes, and its length is found in one call."""
 _AT_ONCE_LEVELS: Final = 8
 
 
@@ -133,7 +136,9 @@ class Step:
 def is_read_at_once(messages: Sequence[Message]) -> bool:
     """Whether `Step.read` takes no longer than a turn of an event loop may: the last calls' arguments are small."""
     calls = (call for message in reversed(messages) for call in reversed(message.tool_calls))
-    return all(_fits_at_once(call.arguments) for call in islice(calls, RECENT_CALLS))
+    return len(messages) <= _AT_ONCE_MESSAGES and all(
+        _fits_at_once(call.arguments) for call in islice(calls, RECENT_CALLS)
+    )
 
 
 def cut(text: str, limit: int) -> str:
@@ -186,7 +191,10 @@ def _results(run: Sequence[Message]) -> Mapping[int, str]:
 def _cut_json(arguments: Mapping[str, Any], limit: int) -> str:
     """Compact JSON, cut."""
     head, characters = "", 0
-    for text in _json_texts(arguments):
+    for made, text in enumerate(_json_texts(arguments)):
+        if made > _MOST_TEXTS:
+            characters = len(_json(arguments))
+            break
         if len(head) < limit:
             head += text[: limit - len(head)]
         characters += len(text)

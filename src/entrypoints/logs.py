@@ -40,9 +40,16 @@ class _LibraryHandler(logging.Handler):
             record.levelno,
             "library_warning",
             logger=record.name,
-            message=record.getMessage().partition("\n")[0][:_LONGEST_MESSAGE],
+            message=_first_line(record.getMessage())[:_LONGEST_MESSAGE],
             error=error,
         )
+
+
+def _first_line(message: str) -> str:
+    """Of a traceback that a library formats itself, the error's type instead of a heading that says nothing."""
+    if not message.startswith("Traceback"):
+        return message.partition("\n")[0]
+    return message.rstrip().rpartition("\n")[2].partition(":")[0]
 
 
 def _dumps(event: Any, **_: Any) -> str:

@@ -239,6 +239,19 @@ async def test_a_head_without_end_is_431_and_not_kept(api: LiveApi, start: bytes
     assert is_problem(await exchanged(api, start, *[repeated] * 8, pause_s=0), 431)
 
 
+async def test_a_trailer_is_no_header(api: LiveApi, world: World) -> None:
+    content = json.dumps(request_body(world)).encode()
+    path = api.turn_url(world.session_id).removeprefix(api.url)
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n"
+        "Trailer: X-Brabo-Service-Token\r\n\r\n"
+    ).encode()
+    token = HEADERS["X-Brabo-Service-Token"].encode()
+    body = b"%x\r\n%b\r\n0\r\nX-Brabo-Service-Token: %b\r\n\r\n" % (len(content), content, token)
+
+    assert is_problem(await exchanged(api, head + body), 403)
+
+
 async def test_trailers_and_the_framing_of_chunks_are_bounded_too(api: LiveApi, world: World) -> None:
     url = api.turn_url(world.session_id).removeprefix(api.url)
     head = f"POST {url} HTTP/1.1\r\nHost: brabo\r\nTransfer-Encoding: chunked\r\n".encode()

@@ -169,6 +169,9 @@ async def test_a_body_that_does_not_decode_is_explained_and_sets_nothing(
             detail = assert_problem(await client.put(path, content=body, headers=token), 400)
             assert detail.startswith('The body must be {"limitUsd": 2.5'), body
             assert said in detail, body
+        for broken in (b'{"limitUsd": "\xff"}', b'{"a": "\xff", "limitMicros": 5}'):
+            detail = assert_problem(await client.put(path, content=broken, headers=token), 400)
+            assert "UTF-8" in detail
         huge = b'{"a": "' + b"x" * 70_000 + b'", "limitMicros": 5}'
         assert_problem(await client.put(path, content=huge, headers=token), 413)
         for method in ("POST", "DELETE", "PATCH"):

@@ -89,7 +89,14 @@ class JevQuestion(Question):
             endpoint.circuits.answered(self.api_key)
         if answer.charge is None and reply.is_sent and not reply.is_refusal and not answer.is_readable:
             endpoint.on_unseen_charge()
-        verdict = Verdict(answer.outcome, latency_ms, await self._spend(answer, reply))
+        try:
+            spend = await self._spend(answer, reply)
+        except asyncio.CancelledError:
+            # The end of the process, while tokens were counted.
+            endpoint.on_unseen_charge()
+            _log.warning("decision_cut", generation_id=answer.generation_id or reply.generation_id)
+            raise
+        verdict = Verdict(answer.outcome, latency_ms, spend)
         endpoint.report(verdict)
         return verdict
 

@@ -117,6 +117,11 @@ class PostgresBudgets(Budgets):
         return row
 
 
+def _policy_of(label: str) -> BudgetPolicy:
+    """Policies that came later count as `block`, as they do for turns."""
+    return BudgetPolicy.ALLOW if label == BudgetPolicy.ALLOW else BudgetPolicy.BLOCK
+
+
 def _owned(row: TupleRow) -> OwnedBudget:
     limit_micros, spent_micros, policy, last_threshold_notified = row
-    return OwnedBudget(limit_micros, spent_micros, BudgetPolicy(policy), last_threshold_notified)
+    return OwnedBudget(limit_micros, spent_micros, _policy_of(policy), last_threshold_notified)

@@ -60,8 +60,6 @@ _TRY_AGAIN_WHOLE: Final = frozenset({"40001", "40P01", "57014"})
 
 _HELD_UP: Final = "55P03"
 """Somebody else has held a lock for longer than we wait for one."""
-_GROUPS: Final = 8
-"""Into so many are the projects of a batch parted that a lock holds up: it does not say whose it is."""
 
 _POINTS_NOWHERE: Final = "23503"
 """A foreign key: what the record belongs to is gone."""
@@ -539,7 +537,7 @@ class PostgresUsageRecorder(UsageRecorder):
             )
 
     def _set_apart(self, records: list[_Handed]) -> None:
-        """Find the project that is locked: its own records go into quarantine, others are parted from it."""
+        """Find the project that is locked, which the database does not name: each is tried alone, before all others."""
         by_project: dict[UUID, list[_Handed]] = {}
         for handed in records:
             by_project.setdefault(handed.usage.project_id, []).append(handed)
@@ -547,9 +545,8 @@ class PostgresUsageRecorder(UsageRecorder):
             (project,) = by_project
             self._quarantine.setdefault(project, deque()).extendleft(reversed(records))
             return
-        projects = list(by_project.values())
-        for first in range(min(_GROUPS, len(projects))):
-            self._again.append(_Batch([handed for group in projects[first::_GROUPS] for handed in group]))
+        for alone in by_project.values():
+            self._again.append(_Batch(alone))
             self._start_writer()
 
     def _settle(self, handed: _Handed) -> None:

@@ -11,12 +11,15 @@ ABSENT: Final = msgspec.Raw(b"null")
 _MAX_COUNT: Final = 2**31 - 1
 _MAX_CHARGE_USD: Final = 1_000_000
 _LONGEST_NUMBER: Final = 100
+_MOST_DECIMALS: Final = 100
 
 
 def charge(raw: msgspec.Raw) -> Decimal | None:
-    """USD; None unless it is a JSON number from 0 to a million."""
+    """USD; None unless it is a JSON number from 0 to a million, with no more decimals than any price makes."""
     usd = _number(raw)
-    return usd.copy_abs() if usd is not None and 0 <= usd <= _MAX_CHARGE_USD else None
+    if usd is None or not 0 <= usd <= _MAX_CHARGE_USD or int(usd.as_tuple().exponent) < -_MOST_DECIMALS:
+        return None
+    return usd.copy_abs()
 
 
 def count(raw: msgspec.Raw) -> int | None:

@@ -39,7 +39,10 @@ def id_of(text: str) -> UUID:
 def decoded(body: bytes, to: type[_Body], *, like: str) -> _Body:
     """The body. Raises BadBody, which says what it must be `like`, and why it is not."""
     try:
+        body.decode()  # fields that are not read are not looked at
         return msgspec.json.decode(body, type=to)
+    except UnicodeDecodeError:
+        reason = "it is not UTF-8"
     except msgspec.DecodeError as error:
         reason = str(error)
     except RecursionError:

@@ -23,6 +23,7 @@ class BoundedProtocol(HttpToolsProtocol):
     _held_bytes = 0
     """What the parser took in since it last gave something out."""
     _is_refused = False
+    _is_head_whole = False
 
     def data_received(self, data: bytes) -> None:
         """Parse it, in parts small enough that none exceeds the limit unseen."""
@@ -36,9 +37,20 @@ class BoundedProtocol(HttpToolsProtocol):
             super().data_received(part)
             data = data[len(part) :]
 
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        self._is_head_whole = False
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header; what comes after the body is none: nobody in front of us has looked at it."""
+        if not self._is_head_whole:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         """The head is whole."""
         self._held_bytes = 0
+        self._is_head_whole = True
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:

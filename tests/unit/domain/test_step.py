@@ -385,3 +385,28 @@ def test_contents_are_not_in_a_repr() -> None:
     ]
 
     assert "segredo" not in repr(a_step([ATool("segredo")], messages=messages))
+
+
+def test_arguments_of_no_sane_shape_are_cut_in_bounded_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    deep: Any = 1
+    for _ in range(10):
+        deep = [deep]
+    arguments = {"a": [deep] * 60_000}
+    whole = json.dumps(arguments, separators=(",", ":"))
+    texts = 0
+    made = step_module._json_texts
+
+    def counted(value: Any) -> Iterator[str]:
+        nonlocal texts
+        for text in made(value):
+            texts += 1
+            yield text
+
+    monkeypatch.setattr(step_module, "_json_texts", counted)
+    assert step_module._cut_json(arguments, 500) == cut(whole, 500)
+    assert texts < 60_000
+
+
+def test_many_messages_are_not_read_at_once() -> None:
+    assert step_module.is_read_at_once([Said("user", "oi")] * 5_000)
+    assert not step_module.is_read_at_once([Said("user", "oi")] * 5_001)
