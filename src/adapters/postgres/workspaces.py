@@ -34,8 +34,15 @@ def _switch() -> bytes:
     recorded = (
         insert(router_switches)
         .from_select(
-            ["workspace_id", "by_user_id", "was_enabled", "is_enabled"],
-            select(switched.c.id, bindparam("by_user_id", type_=Uuid), switched.c.was_enabled, wanted),
+            ["workspace_id", "by_user_id", "was_enabled", "is_enabled", "created_at"],
+            # Not when the statement began: it may have waited for another switch, and comes after it.
+            select(
+                switched.c.id,
+                bindparam("by_user_id", type_=Uuid),
+                switched.c.was_enabled,
+                wanted,
+                func.clock_timestamp(),
+            ),
         )
         .cte("recorded")
     )
