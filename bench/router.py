@@ -25,6 +25,7 @@ import uvloop
 # Of a script only its own folder is on the path; the other modules are found from the folder above.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from bench.cores import give_a_core, leave_a_core
 from bench.http_client import Connection, post
 from bench.results import keep
 from bench.run import (
@@ -96,6 +97,7 @@ def main() -> int:
         )
         return 1
     leave_in_order_on_signals()
+    leave_a_core()
     try:
         with own_brabo() as brabo:
             cost = measure(brabo)
@@ -126,6 +128,7 @@ def measure(brabo: OwnBrabo) -> RouterCost:
     on, off = (make_workspace(brabo, name, is_routed=name == "Routed") for name in ("Routed", "Unrouted"))
     brabo.switch_router_off(off.workspace_id)
     brabo.serve()
+    give_a_core(brabo.api_pid)
     bench = Bench(brabo, control_url, on, off)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         cost = runner.run(asyncio.wait_for(bench.run(), LONGEST_S))

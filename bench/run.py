@@ -28,6 +28,7 @@ import uvloop
 # Of a script only its own folder is on the path; the other modules are found from the folder above.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from bench.cores import give_a_core, leave_a_core
 from bench.http_client import BareServer, Connection, post
 from bench.results import keep
 from scripts.own_brabo import OwnBrabo, StageFailedError, leave_in_order_on_signals, own_brabo
@@ -107,6 +108,7 @@ def main() -> int:
         )
         return 1
     leave_in_order_on_signals()
+    leave_a_core()
     try:
         with own_brabo() as brabo:
             results = measure(brabo)
@@ -144,6 +146,7 @@ def measure(brabo: OwnBrabo) -> Results:
     ids = dict(re.findall(r"^(workspace|project|session) +([0-9a-f-]{36})$", printed, re.MULTILINE))
     brabo.switch_router_off(ids["workspace"])  # what it costs, bench/router.py measures
     brabo.serve()
+    give_a_core(brabo.api_pid)
     bench = Bench(brabo, control_url, ids["project"], ids["session"])
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         results = runner.run(asyncio.wait_for(bench.run(), LONGEST_S))

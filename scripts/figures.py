@@ -68,8 +68,8 @@ def table(results: Mapping[str, Any]) -> str:
         f"{paced['offered_per_s']:.0f} turns a second offered, {paced['reached_per_s']:.0f} reached "
         f"({paced['ratio']:.0%}), {paced['errors']} errors.\n"
         "\n"
-        f"Measured by `make bench` on {results['date']}: one api process, PostgreSQL and a simulated OpenRouter on "
-        f"the same {results['cores']} cores, Python {results['python']}, answers of {results['pieces']} pieces.\n"
+        f"Measured by `make bench` on {results['date']}: {results['cores']} cores, one of them the api "
+        f"process's alone, PostgreSQL, a simulated OpenRouter and the client on the rest; Python {results['python']}, answers of {results['pieces']} pieces.\n"
         f"{router_account(results['router']) if 'router' in results else ''}"
     )
 
