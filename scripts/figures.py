@@ -69,7 +69,8 @@ def table(results: Mapping[str, Any]) -> str:
         f"({paced['ratio']:.0%}), {paced['errors']} errors.\n"
         "\n"
         f"Measured by `make bench` on {results['date']}: {results['cores']} cores, one of them the api "
-        f"process's alone, PostgreSQL, a simulated OpenRouter and the client on the rest; Python {results['python']}, answers of {results['pieces']} pieces.\n"
+        "process's alone, PostgreSQL, a simulated OpenRouter and the client on the rest; Python "
+        f"{results['python']}, answers of {results['pieces']} pieces.\n"
         f"{router_account(results['router']) if 'router' in results else ''}"
     )
 
