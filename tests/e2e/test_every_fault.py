@@ -15,9 +15,9 @@ from tests.support.live import LiveApi, environment, live_api
 
 # These play a silence; the clocks that end it have tests of their own, and here they are short.
 CLOCKS = {
-    "LLM_REQUEST_TIMEOUT_MS": "1500",
-    "BRABO_TURN_CEILING_MS": "4000",
-    "BRABO_STREAM_CEILING_MS": "4000",
+    "LLM_REQUEST_TIMEOUT_MS": "3000",
+    "BRABO_TURN_CEILING_MS": "8000",
+    "BRABO_STREAM_CEILING_MS": "8000",
 }
 
 
