@@ -25,7 +25,8 @@ import uvloop
 # Of a script only its own folder is on the path; the other modules are found from the folder above.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.cores import give_a_core, leave_a_core
+from bench.command import run
+from bench.cores import give_a_core
 from bench.http_client import Connection, post
 from bench.results import keep
 from bench.run import (
@@ -39,7 +40,7 @@ from bench.run import (
     say,
     timed_ms,
 )
-from scripts.own_brabo import OwnBrabo, StageFailedError, leave_in_order_on_signals, own_brabo
+from scripts.own_brabo import OwnBrabo, StageFailedError
 
 LONGEST_S: Final = 240.0
 DECISION_MS: Final = 300
@@ -90,28 +91,12 @@ class Workspace:
 
 
 def main() -> int:
-    if not Path("/proc/self/stat").exists():
-        print(
-            "The benchmark reads processor times from /proc, which this system does not have.",
-            file=sys.stderr,
-        )
-        return 1
-    leave_in_order_on_signals()
-    leave_a_core()
-    try:
-        with own_brabo() as brabo:
-            cost = measure(brabo)
-    except (StageFailedError, ConnectionError, httpx.HTTPError) as error:
-        print(f"This did not work: {error}", file=sys.stderr)
-        return 1
-    except TimeoutError:
-        print(f"This did not work: measuring took longer than {LONGEST_S:g} s.", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
+    return run(measure, keep_and_show, longest_s=LONGEST_S)
+
+
+def keep_and_show(cost: RouterCost) -> None:
     keep({"router": asdict(cost)})
     show(cost)
-    return 0
 
 
 def measure(brabo: OwnBrabo) -> RouterCost:

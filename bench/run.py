@@ -28,10 +28,11 @@ import uvloop
 # Of a script only its own folder is on the path; the other modules are found from the folder above.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.cores import give_a_core, leave_a_core
+from bench.command import run
+from bench.cores import give_a_core
 from bench.http_client import BareServer, Connection, post
 from bench.results import keep
-from scripts.own_brabo import OwnBrabo, StageFailedError, leave_in_order_on_signals, own_brabo
+from scripts.own_brabo import OwnBrabo, StageFailedError
 
 MODEL: Final = "openai/gpt-4o-mini"
 KEY: Final = "sk-or-benchmark"
@@ -101,28 +102,12 @@ class Results:
 
 
 def main() -> int:
-    if not Path("/proc/self/stat").exists():
-        print(
-            "The benchmark reads processor times from /proc, which this system does not have.",
-            file=sys.stderr,
-        )
-        return 1
-    leave_in_order_on_signals()
-    leave_a_core()
-    try:
-        with own_brabo() as brabo:
-            results = measure(brabo)
-    except (StageFailedError, ConnectionError) as error:
-        print(f"This did not work: {error}", file=sys.stderr)
-        return 1
-    except TimeoutError:
-        print(f"This did not work: measuring took longer than {LONGEST_S:g} s.", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
+    return run(measure, keep_and_show, longest_s=LONGEST_S)
+
+
+def keep_and_show(results: Results) -> None:
     keep(asdict(results))
     show(results)
-    return 0
 
 
 def measure(brabo: OwnBrabo) -> Results:

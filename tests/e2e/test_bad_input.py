@@ -239,6 +239,20 @@ async def test_a_head_without_end_is_431_and_not_kept(api: LiveApi, start: bytes
     assert is_problem(await exchanged(api, start, *[repeated] * 8, pause_s=0), 431)
 
 
+async def test_what_follows_a_request_for_another_protocol_is_no_request(api: LiveApi) -> None:
+    first = (
+        b"POST /x HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 2\r\n\r\nhi"
+    )
+    second = b"POST /y HTTP/1.1\r\nHost: x\r\nContent-Length: 37\r\n\r\n"
+    inner = b"GET /healthz HTTP/1.1\r\nHost: brabo\r\n\r\n"
+
+    answer = await exchanged(api, first + second, inner)
+
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert answer.startswith(b"HTTP/1.1 404")
+    assert answer.endswith(b"(hung up)")
+
+
 async def test_a_trailer_is_no_header(api: LiveApi, world: World) -> None:
     content = json.dumps(request_body(world)).encode()
     path = api.turn_url(world.session_id).removeprefix(api.url)

@@ -94,7 +94,11 @@ class JevQuestion(Question):
         except asyncio.CancelledError:
             # The end of the process, while tokens were counted.
             endpoint.on_unseen_charge()
-            _log.warning("decision_cut", generation_id=answer.generation_id or reply.generation_id)
+            _log.warning(
+                "decision_cut",
+                generation_id=answer.generation_id or reply.generation_id,
+                charged_usd=str(answer.charge.usd) if answer.charge else None,
+            )
             raise
         verdict = Verdict(answer.outcome, latency_ms, spend)
         endpoint.report(verdict)

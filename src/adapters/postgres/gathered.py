@@ -33,7 +33,8 @@ class _Asked(Generic[_Key, _Row]):
 class GatheredReads(Generic[_Key, _Row]):
     """Whoever asks while `at_once` reads are under way is answered by the next one, together with all the others.
 
-    `read` takes keys and a deadline on the event loop's clock, gives a row for each key, and raises psycopg.Error.
+    `read` takes keys and a deadline on the event loop's clock, and gives a row for each key. What it raises goes to
+    those who asked; after a psycopg.Error that a key may be the cause of, each is read for alone.
     """
 
     def __init__(
@@ -72,8 +73,8 @@ class GatheredReads(Generic[_Key, _Row]):
         while batch := self._next():
             try:
                 await self._answer(batch)
-            except psycopg.Error as error:
-                if len(batch) == 1 or is_connection_failure(error):
+            except Exception as error:  # noqa: BLE001 - theirs who asked: a reader that died would leave them waiting
+                if len(batch) == 1 or not isinstance(error, psycopg.Error) or is_connection_failure(error):
                     _fail(batch, error)
                 else:
                     # One of them is at fault, and must not take the others with it.
@@ -83,7 +84,7 @@ class GatheredReads(Generic[_Key, _Row]):
     async def _answer_alone(self, asked: _Asked[_Key, _Row]) -> None:
         try:
             await self._answer([asked])
-        except psycopg.Error as error:
+        except Exception as error:  # noqa: BLE001 - as above
             _fail([asked], error)
 
     async def _answer(self, batch: Sequence[_Asked[_Key, _Row]]) -> None:
@@ -103,7 +104,7 @@ class GatheredReads(Generic[_Key, _Row]):
         return batch
 
 
-def _fail(batch: Sequence[_Asked[_Key, _Row]], error: psycopg.Error) -> None:
+def _fail(batch: Sequence[_Asked[_Key, _Row]], error: Exception) -> None:
     for asked in batch:
         if not asked.answer.done():
             asked.answer.set_exception(error)

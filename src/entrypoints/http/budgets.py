@@ -22,7 +22,8 @@ from entrypoints.http.openapi import (
     SetProjectBudgetOperation,
     SetSessionBudgetOperation,
 )
-from entrypoints.http.owners_requests import AnyRequest, BadBody, caller_of, decoded, id_of
+from entrypoints.http.owners_requests import AnyRequest, caller_of, decoded, id_of
+from entrypoints.http.wire import BadBody
 
 _BUDGET_LIKE: Final = '{"limitUsd": 2.5, "policy": "block"} or {"limitMicros": 2500000}'
 _AREA_LIKE: Final = '{"limitUsd": 2.5}, {"limitMicros": 2500000} or {"limitUsd": null}'

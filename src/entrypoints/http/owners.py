@@ -16,13 +16,13 @@ from entrypoints.container import Container
 from entrypoints.http.budgets import budget_routes
 from entrypoints.http.cors import open_to_origin
 from entrypoints.http.openapi import JwksOperation
-from entrypoints.http.owners_requests import AnyRequest, BadBody
-from entrypoints.http.problems import Problem, problem_response
+from entrypoints.http.owners_requests import AnyRequest
+from entrypoints.http.problems import RETRY_AFTER_S, Problem, problem_response
 from entrypoints.http.tool_router_switch import tool_router_routes
 from entrypoints.http.tracing import continued_trace, log_ids
+from entrypoints.http.wire import BadBody
 
 _MAX_BODY_BYTES: Final = 64 * 1024
-_RETRY_AFTER_S: Final = 2
 
 _log: Final = structlog.get_logger("brabo.http")
 
@@ -86,7 +86,7 @@ def _bad_body(_: AnyRequest, error: BadBody) -> Response[Problem]:
 
 def _database_failed(request: AnyRequest, error: DatabaseFailed) -> Response[Problem]:
     _log_refusal(request, 503, str(error))
-    return problem_response(503, str(error), headers={"Retry-After": str(_RETRY_AFTER_S)})
+    return problem_response(503, str(error), headers={"Retry-After": str(RETRY_AFTER_S)})
 
 
 def _log_refusal(request: AnyRequest, status: int, reason: str) -> None:

@@ -8,16 +8,13 @@ import msgspec
 from litestar import Request
 
 from application.ports.user_tokens import TokenRefused, UserTokens
+from entrypoints.http.ids import uuid_in
+from entrypoints.http.wire import BadBody
 
 AnyRequest: TypeAlias = Request[Any, Any, Any]
 _Body = TypeVar("_Body")
 
-_UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _BEARER: Final = re.compile(r"bearer +(\S+)", re.IGNORECASE)
-
-
-class BadBody(Exception):  # noqa: N818 - it names what happened
-    """The body does not decode. The text says why, and holds nothing of it."""
 
 
 def caller_of(request: AnyRequest, tokens: UserTokens) -> UUID:
@@ -33,7 +30,7 @@ def caller_of(request: AnyRequest, tokens: UserTokens) -> UUID:
 
 def id_of(text: str) -> UUID:
     """An id in a path. Text that is no UUID is as unknown as an id that nobody has, and is answered alike."""
-    return UUID(text) if _UUID.fullmatch(text) else uuid4()
+    return uuid_in(text) or uuid4()
 
 
 def decoded(body: bytes, to: type[_Body], *, like: str) -> _Body:

@@ -10,6 +10,8 @@ from litestar.exceptions import HTTPException
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 MEDIA_TYPE: Final = b"application/problem+json"
+RETRY_AFTER_S: Final = 2
+"""What every 503 asks for."""
 
 
 class Problem(msgspec.Struct, frozen=True):

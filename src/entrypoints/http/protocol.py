@@ -63,6 +63,11 @@ class BoundedProtocol(HttpToolsProtocol):
         self._held_bytes = 0
         super().on_message_complete()
 
+    def _unsupported_upgrade_warning(self) -> None:
+        # The parser takes what follows such a head for another protocol, body and all: it must not be read as requests.
+        self._is_refused = True
+        self.cycle.keep_alive = False
+
     def send_400_response(self, msg: str) -> None:
         """Called for what the parser does not take."""
         self._refuse(400, f"{msg} Only HTTP/1.1 and HTTP/1.0 are spoken here.")

@@ -17,7 +17,7 @@ from entrypoints.container import Container
 from entrypoints.drain import Drain
 from entrypoints.http.app import create_app
 from entrypoints.http.presentations import Patience
-from entrypoints.http.problems import problem
+from entrypoints.http.problems import RETRY_AFTER_S, problem
 from entrypoints.http.protocol import BoundedProtocol
 from entrypoints.logs import configure_logs
 from entrypoints.settings import Settings, SettingsError
@@ -34,7 +34,6 @@ _CUT_OFF_S: Final = 0.25
 _LEFT_S: Final = 1.0
 """What may be left then has to end."""
 
-_RETRY_AFTER_S: Final = 2
 _CUT_OFF: Final = (
     "This process had to end at once, and cut the request off: what it spent is in the ledger or the log."
 )
@@ -165,7 +164,7 @@ def answering_to_the_end(app: ASGIApp, drain: Drain) -> ASGIApp:
         except asyncio.CancelledError:
             if has_head or scope["type"] != ScopeType.HTTP:
                 raise
-            await problem(503, _CUT_OFF, retry_after_s=_RETRY_AFTER_S)(scope, receive, send_closing)
+            await problem(503, _CUT_OFF, retry_after_s=RETRY_AFTER_S)(scope, receive, send_closing)
             raise
 
     return wrapped

@@ -1,11 +1,9 @@
 """The engines' two routes. They translate; `application.turn` decides."""
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
-from uuid import UUID
 
 import structlog
 from litestar.types import ASGIApp, Receive, Scope, Send
@@ -14,13 +12,11 @@ from application.ports.turn_context import ContextUnavailable
 from application.turn import Turn, TurnPipeline, TurnRequest, UnknownSession
 from entrypoints.drain import Drain, Place
 from entrypoints.http.body import BodyTooLarge, ClientGone, TooLate, read_body
+from entrypoints.http.ids import uuid_in
 from entrypoints.http.presentations import Patience, present_json, present_stream
-from entrypoints.http.problems import problem
+from entrypoints.http.problems import RETRY_AFTER_S, problem
 from entrypoints.http.tracing import continued_trace, log_ids
 from entrypoints.http.wire import BadBody, decode_turn, refuse_too_deep
-
-_RETRY_AFTER_S: Final = 2
-_UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 _TOKEN_HEADER: Final = b"x-brabo-service-token"
 _WRONG_TOKEN: Final = "The header X-Brabo-Service-Token is missing or wrong."
@@ -70,7 +66,7 @@ class TurnRoutes:
                     _log.warning(
                         "turn_refused", status=refused.status, reason=refused.detail, path=scope["path"]
                     )
-                    retry_after_s = _RETRY_AFTER_S if refused.status == 503 else None
+                    retry_after_s = RETRY_AFTER_S if refused.status == 503 else None
                     await problem(refused.status, refused.detail, retry_after_s=retry_after_s)(
                         scope, receive, send
                     )
@@ -103,11 +99,12 @@ class TurnRoutes:
             raise _Refused(400, str(error)) from None
         if not place.is_taken:
             raise _Refused(503, _LEAVING)
-        if not (_UUID.fullmatch(session_id) and _UUID.fullmatch(body.project_id)):
+        session, project = uuid_in(session_id), uuid_in(body.project_id)
+        if session is None or project is None:
             raise _Refused(404, "There is no such session in that project: both ids are UUIDs.")
         request = TurnRequest(
-            session_id=UUID(session_id),
-            project_id=UUID(body.project_id),
+            session_id=session,
+            project_id=project,
             agent=body.agent_id or None,
             messages=body.messages,
             tools=body.tools or (),

@@ -258,6 +258,36 @@ async def test_a_count_that_fails_loses_neither_choice_nor_charge(
     assert logs == [{"event": "token_count_failed", "log_level": "warning", "error": "RuntimeError"}]
 
 
+class EndlessEstimator(TokenEstimator):
+    def __init__(self) -> None:
+        self.is_asked = asyncio.Event()
+
+    async def count(self, texts: Sequence[str]) -> int:
+        self.is_asked.set()
+        await asyncio.Event().wait()
+        return 0
+
+
+async def test_the_end_while_tokens_are_counted_says_what_was_charged(
+    upstream: RawUpstream, way_out: WayOut
+) -> None:
+    upstream.will(whole(ANSWER.replace(b'"input_tokens": 10,', b"")))
+    estimator = EndlessEstimator()
+    asker = Asker(upstream.url, way_out, estimator=estimator)
+    with structlog.testing.capture_logs() as logs:
+        asking = asyncio.create_task(asker.ask())
+        async with asyncio.timeout(5):
+            await estimator.is_asked.wait()
+        asking.cancel()
+        await asyncio.wait([asking])
+
+    assert asking.cancelled()
+    assert asker.counted("charges_unseen_total") == 1
+    assert [(line["event"], Decimal(line["charged_usd"])) for line in logs] == [
+        ("decision_cut", Decimal("0.00000042"))
+    ]
+
+
 async def test_a_redirect_is_not_followed(upstream: RawUpstream, way_out: WayOut) -> None:
     for status in ("301 Moved", "302 Found", "303 See Other", "307 Temporary", "308 Permanent"):
         upstream.will(whole(b"", status, Location=f"{upstream.url}/elsewhere"), GOOD)

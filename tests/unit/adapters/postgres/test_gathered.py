@@ -17,10 +17,13 @@ class Database:
         self.may_answer = asyncio.Event()
         self.may_answer.set()
         self.is_away = False
+        self.fault: Exception | None = None
 
     async def read(self, numbers: Sequence[int], _deadline_s: float) -> Sequence[int]:
         self.reads.append(list(numbers))
         await self.may_answer.wait()
+        if self.fault is not None:
+            raise self.fault
         if self.is_away:
             raise psycopg.OperationalError("the server went away")
         if min(numbers) < 0:
@@ -114,3 +117,17 @@ async def test_nobody_is_forgotten_whenever_he_asks() -> None:
                 await asyncio.sleep(0)
 
     await asyncio.gather(*(keep_asking(1_000 * at) for at in range(1, 6)))
+
+
+async def test_any_other_fault_is_theirs_at_once_and_nobodys_later() -> None:
+    database = Database()
+    database.fault = OSError("no file left")
+    reads = GatheredReads(database.read, at_once=1)
+
+    answers = await asyncio.wait_for(
+        asyncio.gather(ask(reads, 1), ask(reads, 2), return_exceptions=True), timeout=1
+    )
+    database.fault = None
+
+    assert [type(answer) for answer in answers] == [OSError, OSError]
+    assert await reads.ask(3, deadline_s=deadline_s()) == 6
