@@ -644,7 +644,7 @@ ENGINES: Final = [
     Mutant(
         "503-without-retry-after",
         "entrypoints/http/turns.py",
-        "_RETRY_AFTER_S if refused.status == 503 else None",
+        "RETRY_AFTER_S if refused.status == 503 else None",
         "None",
         f"{BAD_INPUT}::test_without_a_database_a_turn_is_503_and_nothing_is_sent[json]",
     ),
