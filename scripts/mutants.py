@@ -79,96 +79,75 @@ WORKSPACES: Final = "tests/contract/test_workspaces.py"
 METERING: Final = [
     Mutant(
         "threshold-lock-removed",
-        "adapters/postgres/usage_recorder.py",
-        "        .with_for_update(of=budgets)\n",
-        "",
+        "adapters/postgres/settle.py",
+        "            ORDER BY b.id FOR UPDATE OF b\n",
+        "            ORDER BY b.id\n",
         "tests/integration/postgres/test_settling_from_two_processes.py"
         "::test_the_sum_is_exact_and_each_threshold_comes_once",
     ),
     Mutant(
         "area-lock-removed",
-        "adapters/postgres/usage_recorder.py",
-        "        .with_for_update(of=agent_areas)\n",
-        "",
+        "adapters/postgres/settle.py",
+        "            ORDER BY a.id FOR UPDATE OF a\n",
+        "            ORDER BY a.id\n",
         "tests/integration/postgres/test_settling_from_two_processes.py"
         "::test_the_sum_is_exact_and_each_threshold_comes_once",
     ),
     Mutant(
         "project-sum-from-the-input",
-        "adapters/postgres/usage_recorder.py",
-        "        shares_of(budgets.c.project_id, written.c.project_id),\n",
-        """\
-        select(budgets.c.id, func.sum(handed.c.cost_micros).label("cost_micros"))
-        .join_from(handed, budgets, budgets.c.project_id == handed.c.project_id)
-        .group_by(budgets.c.id),
-""",
+        "adapters/postgres/settle.py",
+        "SELECT moved_project_budget_id AS budget_id, cost_micros AS cost, true AS is_spend FROM written",
+        "SELECT moved_project_budget_id AS budget_id, cost_micros AS cost, true AS is_spend FROM handed",
         f"{RECORDER}::test_writing_a_record_twice_changes_nothing_the_second_time[postgres]",
     ),
     Mutant(
         "session-sum-from-the-input",
-        "adapters/postgres/usage_recorder.py",
-        "        shares_of(budgets.c.session_id, written.c.session_id),\n",
-        """\
-        select(budgets.c.id, func.sum(handed.c.cost_micros).label("cost_micros"))
-        .join_from(handed, budgets, budgets.c.session_id == handed.c.session_id)
-        .group_by(budgets.c.id),
-""",
+        "adapters/postgres/settle.py",
+        "UNION ALL SELECT moved_session_budget_id, cost_micros, true FROM written",
+        "UNION ALL SELECT moved_session_budget_id, cost_micros, true FROM handed",
         f"{RECORDER}::test_writing_a_record_twice_changes_nothing_the_second_time[postgres]",
     ),
     Mutant(
         "area-sum-from-the-input",
-        "adapters/postgres/usage_recorder.py",
-        """\
-        select(agent_areas.c.id, func.sum(written.c.cost_micros).label("cost_micros"))
-        .join_from(
-            written,
-            agent_areas,
-            and_(agent_areas.c.project_id == written.c.project_id, agent_areas.c.key == written.c.area),
-        )
-""",
-        """\
-        select(agent_areas.c.id, func.sum(handed.c.cost_micros).label("cost_micros"))
-        .join_from(
-            handed,
-            agent_areas,
-            and_(agent_areas.c.project_id == handed.c.project_id, agent_areas.c.key == handed.c.area),
-        )
-""",
+        "adapters/postgres/settle.py",
+        "SELECT moved_area_id AS area_id, sum(cost_micros) AS cost FROM written",
+        "SELECT moved_area_id AS area_id, sum(cost_micros) AS cost FROM handed",
         f"{RECORDER}::test_writing_a_record_twice_changes_nothing_the_second_time[postgres]",
     ),
     Mutant(
         "threshold-announced-again",
-        "adapters/postgres/usage_recorder.py",
-        "                        thresholds.c.percent > locked.c.last_threshold_notified,\n",
-        "",
+        "adapters/postgres/settle.py",
+        "                ON threshold.percent > locked.last_threshold_notified\n                AND ",
+        "                ON ",
         f"{RECORDER}::test_a_threshold_is_announced_once_an_arming[postgres]",
     ),
     Mutant(
         "recorded-before-the-commit",
         "adapters/postgres/usage_recorder.py",
-        "        return await asyncio.shield(handed.settled)\n",
+        "        return await asyncio.shield(handed.answer)\n",
         "        return True\n",
         f"{RECORDER}::test_without_any_budget_the_row_is_written[postgres]",
     ),
     Mutant(
         "final-before-the-row",
         "application/record_usage.py",
-        "        await self.recorder.record(usage)\n",
-        "        import asyncio; asyncio.ensure_future(self.recorder.record(usage))\n",
+        "        await self.recorder.record(Settlement(turn_id=turn.start.turn_id, usage=usage, end=end))\n",
+        "        import asyncio; asyncio.ensure_future(\n"
+        "            self.recorder.record(Settlement(turn_id=turn.start.turn_id, usage=usage, end=end)))\n",
         f"{TURN}::test_the_answer_waits_for_its_row",
     ),
     Mutant(
         "leaving-undoes-the-row",
         "application/turn.py",
-        "await asyncio.shield(self._settlement)",
-        "await self._settlement",
+        "await asyncio.shield(settlement)",
+        "await settlement",
         f"{TURN}::test_leaving_while_the_row_is_written_does_not_undo_it",
     ),
     Mutant(
         "row-for-a-refused-call",
         "application/record_usage.py",
-        "if not outcome.may_be_charged:",
-        "if False:",
+        "await self._row(turn) if turn.chat.may_be_charged else None",
+        "await self._row(turn)",
         f"{TURN}::test_a_refused_call_has_no_row",
     ),
     Mutant(
@@ -338,8 +317,8 @@ DECISIONS: Final = [
     Mutant(
         "ceiling-of-the-area-not-read",
         "adapters/postgres/turn_contexts.py",
-        "    if context.area is not None:\n",
-        "    if False:\n",
+        "    if (area := context.area) is not None:\n",
+        "    if False and (area := context.area) is not None:\n",
         f"{CONTEXTS}::test_budgets_come_in_order_project_session_area[postgres]",
     ),
     Mutant(
@@ -706,8 +685,8 @@ OWNERS: Final = [
     Mutant(
         "raised-limit-arms-nothing",
         "adapters/postgres/budgets.py",
-        "is_raised, func.least(budgets.c.last_threshold_notified, crossed)",
-        "is_raised, budgets.c.last_threshold_notified",
+        "case((arms_again, crossed), else_=last)",
+        "last",
         "tests/contract/test_budgets.py::test_what_is_armed_again_is_announced_again_once[postgres-project]",
     ),
     Mutant(
@@ -862,43 +841,24 @@ MENUS: Final = [
     Mutant(
         "switch-read-first",
         "application/decide_step_menu.py",
-        "        if request.provider is not Provider.OPENROUTER or request.api_key is None:\n",
-        """\
-        if not await self.switches.is_on(request.workspace_id):
-            return None
-        if request.provider is not Provider.OPENROUTER or request.api_key is None:
-""",
+        "        start, api_key = request.start, request.api_key\n",
+        "        start, api_key = request.start, request.api_key\n"
+        "        if not await self.switches.is_on(start.workspace_id):\n"
+        "            return None\n",
         "tests/integration/postgres/test_router_statements.py"
         "::test_a_condition_that_comes_before_the_switch_adds_no_statement",
     ),
     Mutant(
         "switch-read-before-the-last-condition",
         "application/decide_step_menu.py",
-        """\
-        if request.wants_whole_catalogue:
-            return None
-        try:
-            if not await self.switches.is_on(request.workspace_id):
-                return None
-        except SwitchUnreadable:
-            self.on_switch_unreadable(request.workspace_id)
-            return None
-""",
-        """\
-        try:
-            if not await self.switches.is_on(request.workspace_id):
-                return None
-        except SwitchUnreadable:
-            return None
-        if request.wants_whole_catalogue:
-            return None
-""",
+        "        and not wants_whole_catalogue\n    )\n",
+        "    )\n",
         f"{MENU_DECISIONS}::test_the_switch_is_read_only_when_all_the_others_hold",
     ),
     Mutant(
         "unreadable-switch-fails-the-turn",
         "application/decide_step_menu.py",
-        "            self.on_switch_unreadable(request.workspace_id)\n            return None\n",
+        "            self.on_switch_unreadable(start.workspace_id)\n            return None\n",
         "            raise\n",
         f"{TOOL_ROUTER}::test_a_switch_that_cannot_be_read_costs_the_narrowing_and_no_more",
     ),
@@ -941,12 +901,12 @@ MENUS: Final = [
         "application/decide_step_menu.py",
         "is_spend_unrecorded=not is_spend_recorded",
         "is_spend_unrecorded=False",
-        f"{TOOL_ROUTER}::test_a_row_that_is_not_written_in_time_is_said_to_be_missing",
+        f"{MENU_DECISIONS}::test_a_row_that_is_not_written_is_said_to_be_missing",
     ),
     Mutant(
         "fault-in-the-router-let-through",
         "application/decide_step_menu.py",
-        "            question = self._fault_of_ours(error)\n",
+        "            question = self.fault_of_ours(error)\n",
         "            raise error\n",
         f"{TURN}::test_a_router_that_raises_costs_the_turn_its_narrowing_and_no_more",
     ),
@@ -960,16 +920,12 @@ MENUS: Final = [
     Mutant(
         "unreadable-step-let-through",
         "application/decide_step_menu.py",
-        """\
-        try:
-            step = await _read_step(request.agent, request.messages, request.catalogue)
-            previous_tool = step.previous_tool
-""",
-        """\
-        step = await _read_step(request.agent, request.messages, request.catalogue)
-        previous_tool = step.previous_tool
-        try:
-""",
+        "        try:\n"
+        "            step = await _read_step(start.agent, request.messages, request.catalogue)\n"
+        "            previous_tool = step.previous_tool\n",
+        "        step = await _read_step(start.agent, request.messages, request.catalogue)\n"
+        "        previous_tool = step.previous_tool\n"
+        "        try:\n",
         f"{MENU_DECISIONS}::test_a_step_that_cannot_be_read_costs_the_narrowing_and_no_more",
     ),
     Mutant(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
-from application.ports.clock import Clock, Ids
+from application.ports.clock import Clock
 from application.ports.router_switch import RouterSwitches, SwitchUnreadable
 from application.ports.tool_router import Question, ToolRouter
 from application.ports.usage_recorder import UsageRecorder
@@ -15,6 +15,7 @@ from domain.menu import narrowed_menu
 from domain.provider import Provider
 from domain.routing import Fallback, FallbackReason, RouterSpend, Routing, Verdict
 from domain.secret import Secret
+from domain.settlement import RouterOutcome, Settlement, TurnStart
 from domain.step import Message, Step, Tool, is_read_at_once
 from domain.usage import ActorKind, TokenUsage, implicit_cost, to_micros
 
@@ -25,19 +26,32 @@ _NOT_WAITED_FOR: Final = Fallback(FallbackReason.TIMEOUT, "o turno terminou ante
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MenuRequest:
-    """A step whose menu may be narrowed, with what its spend belongs to."""
+    """A step whose menu may be narrowed, in a turn that has begun."""
 
-    workspace_id: UUID
-    project_id: UUID
-    session_id: UUID
-    provider: Provider
-    """Of the step's chat model."""
+    start: TurnStart
     api_key: Secret | None
-    agent: str | None
     messages: Sequence[Message] = field(repr=False)
     catalogue: Sequence[Tool] = field(repr=False)
     wants_whole_catalogue: bool
-    traceparent: str | None
+
+
+def may_be_routed(
+    *,
+    provider: Provider,
+    api_key: Secret | None,
+    agent: str | None,
+    catalogue: Sequence[Tool],
+    wants_whole_catalogue: bool,
+) -> bool:
+    """Whether the router is asked if the workspace has it on: all that can be known without the database."""
+    return (
+        provider is Provider.OPENROUTER
+        and api_key is not None
+        and len(catalogue) >= _FEWEST_TOOLS
+        and agent is not None
+        and agent not in _NEVER_ROUTED
+        and not wants_whole_catalogue
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +62,6 @@ class DecideStepMenu:
     switches: RouterSwitches
     recorder: UsageRecorder
     clock: Clock
-    ids: Ids
     on_internal_failure: Callable[[UUID | None, BaseException], None]
     """Told of a fault of ours: it costs the step its narrowing, and no more."""
     on_switch_unreadable: Callable[[UUID], None]
@@ -56,19 +69,22 @@ class DecideStepMenu:
 
     async def prepare(self, request: MenuRequest) -> "Decision | None":
         """The decision, with nothing sent yet; None where the router has no part in this step."""
-        if request.provider is not Provider.OPENROUTER or request.api_key is None:
+        start, api_key = request.start, request.api_key
+        if not may_be_routed(
+            provider=start.provider,
+            api_key=api_key,
+            agent=start.agent,
+            catalogue=request.catalogue,
+            wants_whole_catalogue=request.wants_whole_catalogue,
+        ):
             return None
-        if len(request.catalogue) < _FEWEST_TOOLS:
-            return None
-        if request.agent is None or request.agent in _NEVER_ROUTED:
-            return None
-        if request.wants_whole_catalogue:
-            return None
+        assert api_key is not None
+        assert start.agent is not None
         try:
-            if not await self.switches.is_on(request.workspace_id):
+            if not await self.switches.is_on(start.workspace_id):
                 return None
         except SwitchUnreadable:
-            self.on_switch_unreadable(request.workspace_id)
+            self.on_switch_unreadable(start.workspace_id)
             return None
         except Exception as error:  # noqa: BLE001 - whatever fails here, the step has its whole catalogue
             self.on_internal_failure(None, error)
@@ -76,21 +92,22 @@ class DecideStepMenu:
         previous_tool = None
         question: Question | Fallback
         try:
-            step = await _read_step(request.agent, request.messages, request.catalogue)
+            step = await _read_step(start.agent, request.messages, request.catalogue)
             previous_tool = step.previous_tool
-            question = await self.router.prepare(step, request.api_key)
+            question = await self.router.prepare(step, api_key)
         except Exception as error:  # noqa: BLE001 - as above
-            question = self._fault_of_ours(error)
-        return Decision(self, request, request.agent, previous_tool, question)
+            question = self.fault_of_ours(error)
+        return Decision(self, request, start.agent, previous_tool, question)
 
     async def ask(self, question: Question) -> Verdict:
         """The router's verdict; a fault of ours is a fallback."""
         try:
             return await question.ask()
         except Exception as error:  # noqa: BLE001 - as above
-            return Verdict(self._fault_of_ours(error))
+            return Verdict(self.fault_of_ours(error), may_be_charged=True)
 
-    def _fault_of_ours(self, error: Exception) -> Fallback:
+    def fault_of_ours(self, error: Exception) -> Fallback:
+        """The fallback that it comes to; told of."""
         self.on_internal_failure(None, error)
         return Fallback(FallbackReason.INVALID_ANSWER, type(error).__name__, is_ours=True)
 
@@ -131,7 +148,11 @@ class Decision:
     @property
     def provider(self) -> Provider:
         """Who is asked."""
-        return self._request.provider
+        return self._request.start.provider
+
+    def give_up(self, error: Exception) -> None:
+        """Decide without asking, for a fault of ours."""
+        self.decided.set_result(Verdict(self._use_case.fault_of_ours(error)))
 
     async def run(self) -> bool:
         """Ask, and record what it cost; whether that is recorded. To be run to its end, also when nobody waits for
@@ -143,8 +164,21 @@ class Decision:
         if verdict.spend is None:
             return True
         usage = self._usage(verdict, verdict.spend)
+        settlement = Settlement(turn_id=usage.turn_id, usage=usage, end=None)
         # The turn waits for it only when the chat has ended.
-        return await self._use_case.recorder.record(usage, at_leisure=True)
+        return await self._use_case.recorder.record(settlement, at_leisure=True)
+
+    @property
+    def outcome(self) -> RouterOutcome | None:
+        """What is known of its cost now; None: nothing was sent."""
+        if not self.is_asked:
+            return None
+        if not self.decided.done():
+            return RouterOutcome.UNSEEN
+        verdict = self.decided.result()
+        if verdict.spend is not None:
+            return RouterOutcome.CHARGED
+        return RouterOutcome.UNSEEN if verdict.may_be_charged else RouterOutcome.FREE
 
     @property
     def menu(self) -> Sequence[Tool]:
@@ -173,19 +207,21 @@ class Decision:
         )
 
     def _usage(self, verdict: Verdict, spend: RouterSpend) -> TokenUsage:
-        request, use_case = self._request, self._use_case
+        start, use_case = self._request.start, self._use_case
         return TokenUsage(
-            id=use_case.ids.new(),
-            session_id=request.session_id,
-            project_id=request.project_id,
+            id=start.router_usage_id,
+            turn_id=start.turn_id,
+            session_id=start.session_id,
+            project_id=start.project_id,
             actor_kind=ActorKind.AGENT,
             actor_id=self._agent,
             area=area_of(self._agent),
-            provider=request.provider,
+            provider=start.provider,
             model_id=None,
             model_name=use_case.router.model,
             tokens=spend.tokens,
             is_estimated=spend.is_estimated,
+            awaits_truth=False,
             cost=implicit_cost(spend.tokens, spend.charged_usd),
             latency_ms=verdict.latency_ms,
             binding_origin=None,
@@ -194,5 +230,5 @@ class Decision:
             resolved_model_name=spend.resolved_model,
             generation_id=spend.generation_id,
             created_at=use_case.clock.now(),
-            traceparent=request.traceparent,
+            traceparent=start.traceparent,
         )

@@ -197,6 +197,7 @@ class TakeFirstSteps:
             prices=published or Prices(0, 0),
             has_manual_prices=prices is not None,
             context_window=offer.context_window if offer else None,
+            max_output_tokens=offer.max_output_tokens if offer else None,
             # Engines send tools with nearly every turn: the provider's word against them counts, its silence does not.
             supports_tool_calling=offer is None or offer.supports_tool_calling is not False,
         )

@@ -6,81 +6,90 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
-from uuid import UUID
 
 from application.ports.llm_provider import ChatOutcome
 from application.ports.token_estimator import TokenEstimator
 from application.ports.usage_recorder import UsageRecorder
 from domain.agents import area_of
-from domain.binding import BoundModel
+from domain.settlement import RouterOutcome, Settlement, TurnEnd, TurnOutcome, TurnStart
 from domain.step import Message, Tool
 from domain.usage import ActorKind, TokenCounts, TokenUsage, decide_cost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChatSpend:
-    """A chat call that has ended, or was left, with what its row needs."""
+class EndedTurn:
+    """A turn that has ended, or was left, with what its row needs."""
 
-    turn_id: UUID
-    session_id: UUID
-    project_id: UUID
-    agent: str | None
-    bound: BoundModel
+    start: TurnStart
+    outcome: TurnOutcome
+    error_code: str | None
+    router: RouterOutcome | None
     messages: Sequence[Message] = field(repr=False)
     tools: Sequence[Tool] = field(repr=False)
-    outcome: ChatOutcome
+    chat: ChatOutcome
+    """Of a turn that made no call, an empty one."""
     ended_at: datetime
     latency_ms: int
-    traceparent: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class RecordUsage:
-    """Turns a spend into its row and hands it to the recorder."""
+    """Settles a turn: its chat's row, if there is one, and its end."""
 
     estimator: TokenEstimator
     recorder: UsageRecorder
 
-    async def chat(self, spend: ChatSpend, handed_over: asyncio.Event) -> TokenUsage | None:
+    async def end(self, turn: EndedTurn, handed_over: asyncio.Event) -> TokenUsage | None:
         """The row; None when the provider charged nothing. Tokens are counted here when the provider did not.
 
-        `handed_over` is set once the recorder answers for the row, whatever becomes of the caller.
+        `handed_over` is set once the recorder answers for it, whatever becomes of the caller.
         """
-        outcome, bound = spend.outcome, spend.bound
-        if not outcome.may_be_charged:
-            return None
+        usage = await self._row(turn) if turn.chat.may_be_charged else None
+        end = TurnEnd(
+            start=turn.start,
+            outcome=turn.outcome,
+            ended_at=turn.ended_at,
+            router=turn.router,
+            error_code=turn.error_code,
+        )
+        handed_over.set()
+        await self.recorder.record(Settlement(turn_id=turn.start.turn_id, usage=usage, end=end))
+        return usage
+
+    async def _row(self, turn: EndedTurn) -> TokenUsage:
+        start, outcome = turn.start, turn.chat
         reported = outcome.usage
-        tokens = reported.tokens if reported else await self._estimate(spend)
-        usage = TokenUsage(
-            id=spend.turn_id,
-            session_id=spend.session_id,
-            project_id=spend.project_id,
+        tokens = reported.tokens if reported else await self._estimate(turn)
+        is_certain = reported is not None and outcome.is_complete
+        return TokenUsage(
+            id=start.turn_id,
+            turn_id=start.turn_id,
+            session_id=start.session_id,
+            project_id=start.project_id,
             actor_kind=ActorKind.AGENT,
-            actor_id=spend.agent or bound.name,
-            area=area_of(spend.agent),
-            provider=bound.provider,
-            model_id=bound.model_id,
-            model_name=bound.name,
+            actor_id=start.agent or start.model_name,
+            area=area_of(start.agent),
+            provider=start.provider,
+            model_id=start.model_id,
+            model_name=start.model_name,
             tokens=tokens,
             is_estimated=reported is None,
-            cost=decide_cost(tokens, bound.prices, reported.charged_usd if reported else None),
-            latency_ms=spend.latency_ms,
-            binding_origin=bound.scope,
-            routing_preference=bound.routing_preference,
+            awaits_truth=start.provider.keeps_records and not is_certain,
+            cost=decide_cost(tokens, start.prices, reported.charged_usd if reported else None),
+            latency_ms=turn.latency_ms,
+            binding_origin=start.binding_origin,
+            routing_preference=start.routing_preference,
             upstream_provider=outcome.upstream_provider,
             resolved_model_name=outcome.resolved_model,
             generation_id=outcome.generation_id,
-            created_at=spend.ended_at,
-            traceparent=spend.traceparent,
+            created_at=turn.ended_at,
+            traceparent=start.traceparent,
         )
-        handed_over.set()
-        await self.recorder.record(usage)
-        return usage
 
-    async def _estimate(self, spend: ChatSpend) -> TokenCounts:
+    async def _estimate(self, turn: EndedTurn) -> TokenCounts:
         return TokenCounts(
-            input=await self.estimator.count(_prompt_texts(spend.messages, spend.tools)),
-            output=await self.estimator.count(spend.outcome.generated),
+            input=await self.estimator.count(_prompt_texts(turn.messages, turn.tools)),
+            output=await self.estimator.count(turn.chat.generated),
         )
 
 

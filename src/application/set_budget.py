@@ -18,16 +18,24 @@ class SetBudget:
     budgets: Budgets
 
     async def __call__(
-        self, user_id: UUID, owner: BudgetOwner, *, limit_micros: int, policy: BudgetPolicy | None
+        self,
+        user_id: UUID,
+        owner: BudgetOwner,
+        *,
+        limit_micros: int,
+        policy: BudgetPolicy | None,
+        is_strict: bool | None = None,
     ) -> OwnedBudget:
-        """The budget as it is then; made where there was none. `policy` None: as it was, or `block`.
+        """The budget as it is then; made where there was none. None: as it was, or `block`, and not strict.
 
-        Raises UnknownUser, NotAllowed, NotThere and DatabaseFailed.
+        Raises UnknownUser, NotAllowed, NotThere, CannotBeStrict and DatabaseFailed.
         """
         needed = role_for_budget(owner)
         await require_project_role(self.users, user_id, owner.project_id, needed)
         try:
-            return await self.budgets.set(owner, limit_micros=limit_micros, policy=policy)
+            return await self.budgets.set(
+                owner, limit_micros=limit_micros, policy=policy, is_strict=is_strict
+            )
         except UnknownOwner:
             if owner.session_id is None:  # deleted since the lines above
                 raise NotAllowed(needed, "project") from None

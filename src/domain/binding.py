@@ -31,6 +31,10 @@ class BoundModel:
     is_available: bool
     supports_tool_calling: bool
     routing_preference: RoutingPreference | None = None
+    is_priced: bool = True
+    """False: no price was ever given, and the zeros mean nothing."""
+    max_output_tokens: int | None = None
+    """The model's own maximum; None: not known."""
 
     def serves(self, *, with_tools: bool) -> bool:
         """Whether the cascade may stop here."""

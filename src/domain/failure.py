@@ -70,6 +70,16 @@ _ORIGIN: Final = {
 }
 
 
+class StrictObstacle(StrEnum):
+    """Why a strict budget cannot hold a turn's worst case, whatever is left of it."""
+
+    UNBOUNDED_PROVIDER = "unbounded_provider"
+    """It takes no cap of the answer, or no bound of the price."""
+    UNPRICED_MODEL = "unpriced_model"
+    SHORT_MODEL = "short_model"
+    """Its own maximum is under the least cap that providers take."""
+
+
 @dataclass(frozen=True, slots=True)
 class TurnFailure:
     """One failure, with what its sentence needs."""
@@ -82,6 +92,12 @@ class TurnFailure:
     """The provider's own text, which may echo what it was sent: kept out of logs and reprs."""
     retry_after_ms: int | None = None
     budget: BudgetScope | None = None
-    """Which budget is spent, for `budget_exhausted`."""
+    """Which budget refuses, for `budget_exhausted`."""
+    needed_micros: int | None = None
+    """The worst case that did not fit in a strict budget; None: nothing more fits, or see `obstacle`."""
+    left_micros: int | None = None
+    """What a strict budget has left beside what is spent and held."""
+    obstacle: StrictObstacle | None = None
+    """What keeps a strict budget from holding anything."""
     binding: BindingScope | None = None
     """Where the model was bound, for `no_provider` and `model_gone`."""

@@ -21,6 +21,11 @@ class Provider(StrEnum):
         """Whether a turn needs the owner's key; a local Ollama takes none."""
         return self is not Provider.OLLAMA
 
+    @property
+    def keeps_records(self) -> bool:
+        """Whether it can be asked later what a call of it cost."""
+        return self is Provider.OPENROUTER
+
 
 class RoutingPreference(StrEnum):
     """What OpenRouter sorts upstream providers by; frozen in the usage row."""

@@ -6,7 +6,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Final
 
-from domain.usage import TokenCounts
+from domain.usage import Prices, TokenCounts
 
 
 class FallbackOrigin(StrEnum):
@@ -43,6 +43,16 @@ _ORIGIN: Final = {
     FallbackReason.STATE_TOO_LARGE: FallbackOrigin.CODE,
     FallbackReason.NAME_COLLISION: FallbackOrigin.CODE,
 }
+
+ROUTER_PRICES: Final = Prices(42_000, 0)
+"""Of the pinned model: 0.042 USD per million tokens of input, its output free, in every recording."""
+_QUESTION_TOKENS: Final = 64_000
+WORST_CASE_MICROS: Final = _QUESTION_TOKENS * ROUTER_PRICES.input_per_million_micros // 1_000_000
+"""The most that asking once may cost: 0.002688 USD.
+
+What counts over 8,000 tokens of o200k, or has over 64,000 characters, is not sent, and the decision model takes 32,000
+of its own (64,000 where its maker serves it directly), whatever its vocabulary.
+"""
 
 DETAIL_CHARACTERS: Final = 200
 """A fallback's detail has no more."""
@@ -99,6 +109,8 @@ class Verdict:
     latency_ms: int = 0
     """Of the exchange; 0 when nothing was sent."""
     spend: RouterSpend | None = None
+    may_be_charged: bool = False
+    """It was sent, and neither a refusal nor a readable answer came: what it cost, if anything, nobody saw."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -146,6 +146,21 @@ def cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[:limit]}…[+{len(text) - limit}]"
 
 
+def utf8_bytes(text: str) -> int:
+    """How many bytes it has, lone surrogates included."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+def json_bytes(value: Mapping[str, Any]) -> int:
+    """How many bytes its compact JSON has in UTF-8. Takes as long as it is large, and lets other threads run."""
+    found = 0
+    for made, text in enumerate(_json_texts(value)):
+        if made > _MOST_TEXTS:
+            return utf8_bytes(_json(value))
+        found += utf8_bytes(text)
+    return found
+
+
 class OpenCalls(Generic[_T]):
     """The calls that wait for their results, each with a mark by which whoever opened it knows it.
 

@@ -115,6 +115,8 @@ class TokenUsage:
     """One row of the ledger, complete before it is written: its id makes a second write change nothing."""
 
     id: UUID
+    turn_id: UUID
+    """The turn it is part of; the chat's row has the same id."""
     session_id: UUID
     project_id: UUID
     actor_kind: ActorKind
@@ -126,6 +128,8 @@ class TokenUsage:
     model_name: str
     tokens: TokenCounts
     is_estimated: bool
+    awaits_truth: bool
+    """The provider may know better: estimated, or cut before its last word. Reconciliation asks."""
     cost: Cost
     latency_ms: int
     binding_origin: str | None

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import platformdirs
 
+from domain.budget import STRICT_OUTPUT_TOKENS_MIN
 from domain.provider import Provider
 from domain.secret import Secret
 
@@ -84,7 +85,25 @@ class Settings:
     stream_ceiling_s: float
     drain_grace_s: float
     drain_s: float
+    journal_dir: Path
+    """Where what was spent is kept until the database has it."""
+    journal_fsync_always: bool
+    """Each entry waits for the disk: it survives a power cut."""
+    reconciles: bool
+    """Whether this process asks for the true cost of rows that were estimated or cut."""
+    strict_output_tokens: int
+    """The most that an answer on a strict budget has."""
     metrics_address: tuple[str, int] | None
+
+    @property
+    def longest_drain_s(self) -> float:
+        """From the signal to end until the last turn has ended."""
+        return self.drain_grace_s + self.drain_s + 2
+
+    @property
+    def longest_turn_s(self) -> float:
+        """A process that is silent for longer has no turn any more."""
+        return max(self.turn_ceiling_s, self.stream_ceiling_s) + self.longest_drain_s
 
     @property
     def openrouter_base(self) -> str | None:
@@ -165,6 +184,12 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         stream_ceiling_s=_integer(environ, "BRABO_STREAM_CEILING_MS", 600_000, low=1) / 1000,
         drain_grace_s=_seconds(environ, "BRABO_DRAIN_GRACE_S", 5),
         drain_s=_seconds(environ, "BRABO_DRAIN_S", 20),
+        journal_dir=Path(environ.get("BRABO_JOURNAL_DIR") or data_dir / "journal"),
+        journal_fsync_always=_one_of(environ, "BRABO_JOURNAL_FSYNC", ("never", "always")) == "always",
+        reconciles=_one_of(environ, "BRABO_RECONCILE", ("on", "off")) == "on",
+        strict_output_tokens=_integer(
+            environ, "BRABO_STRICT_OUTPUT_TOKENS", 8192, low=STRICT_OUTPUT_TOKENS_MIN
+        ),
         metrics_address=_address(environ, "BRABO_METRICS_ADDR"),
     )
 
@@ -288,6 +313,14 @@ def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:
     if not 0 <= seconds <= 3600:
         raise SettingsError(f"{name} must be a number of seconds from 0 to 3600, not {text[:20]!r}.")
     return seconds
+
+
+def _one_of(environ: Mapping[str, str], name: str, values: tuple[str, ...]) -> str:
+    """The first is the default."""
+    text = environ.get(name) or values[0]
+    if text not in values:
+        raise SettingsError(f"{name} must be {' or '.join(values)}, not {text[:20]!r}.")
+    return text
 
 
 def _address(environ: Mapping[str, str], name: str) -> tuple[str, int] | None:

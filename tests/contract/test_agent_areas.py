@@ -8,7 +8,7 @@ import pytest
 from adapters.in_memory.ledger import AreaEntry
 from application.ports.agent_areas import AgentArea
 from domain.budget import LIMIT_MICROS_MAX
-from tests.support.ledger_worlds import HELD_BY, LedgerWorld, ledger_world, usage_of
+from tests.support.ledger_worlds import HELD_BY, LedgerWorld, ledger_world, row_of, usage_of
 
 
 @pytest.fixture(params=HELD_BY)
@@ -22,7 +22,7 @@ async def test_areas_are_listed_by_key_with_ceiling_and_spend(world: LedgerWorld
     world.add_area("dev", AreaEntry(None, 20))
     world.add_area("Éxtra", AreaEntry(0, 0))
     world.add_area("Zulu", AreaEntry(2**53 + 1, 2**53 + 1))
-    await world.recorder.record(usage_of(world, 7, area="dev"))
+    await world.recorder.record(row_of(usage_of(world, 7, area="dev")))
 
     assert list(await world.areas.of_project(world.project_id)) == [
         AgentArea("Zulu", 2**53 + 1, 2**53 + 1),

@@ -2,14 +2,15 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from adapters.in_memory.ledger import BudgetEntry
-from application.ports.budgets import BudgetOwner, OwnedBudget, UnknownOwner
+from application.ports.budgets import BudgetOwner, CannotBeStrict, OwnedBudget, UnknownOwner
 from domain.budget import LIMIT_MICROS_MAX, BudgetPolicy, BudgetScope
-from tests.support.ledger_worlds import HELD_BY, LedgerWorld, ledger_world, usage_of
+from tests.support.ledger_worlds import HELD_BY, LedgerWorld, ledger_world, row_of, usage_of
 
 SCOPES = pytest.mark.parametrize("scope", [BudgetScope.PROJECT, BudgetScope.SESSION])
 
@@ -44,7 +45,7 @@ async def test_where_there_is_none_one_is_made(world: LedgerWorld, scope: Budget
     owner = owner_of(world, scope)
     before = await world.budgets.find(owner)
     made = await world.budgets.set(owner, limit_micros=100, policy=None)
-    await world.recorder.record(usage_of(world, 75))
+    await world.recorder.record(row_of(usage_of(world, 75)))
 
     assert before is None
     assert made == OwnedBudget(100, 0, BudgetPolicy.BLOCK, 0)
@@ -120,14 +121,14 @@ async def test_what_is_armed_again_is_announced_again_once(world: LedgerWorld, s
     owner = owner_of(world, scope)
     add(world, scope, 100, 0, 0)
 
-    await world.recorder.record(usage_of(world, 95))
+    await world.recorder.record(row_of(usage_of(world, 95)))
     await world.budgets.set(owner, limit_micros=200, policy=None)
-    await world.recorder.record(usage_of(world, 50))  # 145 of 200
+    await world.recorder.record(row_of(usage_of(world, 50)))  # 145 of 200
     await world.budgets.set(owner, limit_micros=200, policy=None)
-    await world.recorder.record(usage_of(world, 1))
+    await world.recorder.record(row_of(usage_of(world, 1)))
     await world.budgets.set(owner, limit_micros=146, policy=None)
     before_a_spend = announced(world)
-    await world.recorder.record(usage_of(world, 1))  # 147 of 146
+    await world.recorder.record(row_of(usage_of(world, 1)))  # 147 of 146
 
     assert sorted(before_a_spend) == [(70, 100), (70, 200), (90, 100)]
     assert sorted(announced(world)) == [(70, 100), (70, 200), (90, 100), (90, 146), (100, 146)]
@@ -166,3 +167,85 @@ async def test_made_by_many_at_once_it_is_one(world: LedgerWorld) -> None:
 
     assert [budget.limit_micros for budget in set_to] == list(limits)
     assert await world.budgets.find(owner) in set_to
+
+
+@SCOPES
+async def test_a_budget_is_strict_from_then_on_until_it_is_said_to_be_no_longer(
+    world: LedgerWorld, scope: BudgetScope
+) -> None:
+    owner = owner_of(world, scope)
+
+    seen = [
+        await world.budgets.set(owner, limit_micros=100, policy=None, is_strict=True),
+        await world.budgets.set(owner, limit_micros=200, policy=BudgetPolicy.BLOCK),
+        await world.budgets.set(owner, limit_micros=0, policy=BudgetPolicy.ALLOW, is_strict=False),
+        await world.budgets.set(owner, limit_micros=100, policy=BudgetPolicy.BLOCK, is_strict=True),
+        await world.budgets.set(owner, limit_micros=50, policy=None, is_strict=True),
+    ]
+
+    assert [budget.is_strict for budget in seen] == [True, True, False, True, True]
+    assert await world.budgets.find(owner) == seen[-1]
+    assert {(budget.held_micros, budget.excess_turns, budget.excess_micros) for budget in seen} == {(0, 0, 0)}
+
+
+@SCOPES
+@pytest.mark.parametrize(
+    ("before", "change"),
+    [
+        (None, {"limit_micros": 0, "policy": None, "is_strict": True}),
+        (None, {"limit_micros": 5, "policy": BudgetPolicy.ALLOW, "is_strict": True}),
+        ((BudgetPolicy.ALLOW, False), {"limit_micros": 5, "policy": None, "is_strict": True}),
+        ((BudgetPolicy.BLOCK, True), {"limit_micros": 5, "policy": BudgetPolicy.ALLOW}),
+        ((BudgetPolicy.BLOCK, True), {"limit_micros": 0, "policy": None}),
+        ((BudgetPolicy.BLOCK, True), {"limit_micros": 0, "policy": None, "is_strict": True}),
+    ],
+)
+async def test_with_nothing_to_hold_no_budget_is_strict_and_nothing_changes(
+    world: LedgerWorld,
+    scope: BudgetScope,
+    before: tuple[BudgetPolicy, bool] | None,
+    change: dict[str, Any],
+) -> None:
+    owner = owner_of(world, scope)
+    if before is not None:
+        policy, is_strict = before
+        await world.budgets.set(owner, limit_micros=100, policy=policy, is_strict=is_strict)
+    found = await world.budgets.find(owner)
+
+    with pytest.raises(CannotBeStrict):
+        await world.budgets.set(owner, **change)
+
+    assert await world.budgets.find(owner) == found
+
+
+async def test_who_is_unknown_is_unknown_whatever_is_to_be_strict(world: LedgerWorld) -> None:
+    with pytest.raises(UnknownOwner):
+        await world.budgets.set(BudgetOwner(uuid4()), limit_micros=0, policy=None, is_strict=True)
+
+
+@SCOPES
+async def test_each_arming_is_counted(world: LedgerWorld, scope: BudgetScope) -> None:
+    owner = owner_of(world, scope)
+    owner_id = owner.session_id or owner.project_id
+    add(world, scope, 100, 95, 90)
+    seen = []
+    for limit_micros in (100, 50, 101, 1_000, 2_000, 0, 100):
+        await world.budgets.set(owner, limit_micros=limit_micros, policy=None)
+        budget = world.budget(scope, owner_id)
+        seen.append((budget.armings, budget.last_threshold_notified))
+
+    # 101 still has its 90 % crossed; 1,000 has none.
+    assert seen == [(0, 90), (0, 90), (0, 90), (1, 0), (1, 0), (1, 0), (1, 0)]
+
+
+async def test_what_is_announced_says_of_which_arming_it_is(world: LedgerWorld) -> None:
+    owner = owner_of(world, BudgetScope.PROJECT)
+    add(world, BudgetScope.PROJECT, 100, 0, 0)
+    for limit_micros, cost_micros in ((100, 75), (200, 70), (400, 300)):
+        await world.budgets.set(owner, limit_micros=limit_micros, policy=None)
+        await world.recorder.record(row_of(usage_of(world, cost_micros)))
+
+    armings = [
+        (each["payload"]["limitMicros"], each["metadata"].get("arming")) for each in world.announcements()
+    ]
+    assert sorted(set(armings), key=str) == [(100, None), (200, 1), (400, 2)]

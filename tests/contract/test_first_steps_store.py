@@ -25,6 +25,7 @@ MODEL = NewModel(
     prices=Prices(400_000, 1_600_000),
     has_manual_prices=False,
     context_window=1_047_576,
+    max_output_tokens=32_768,
     supports_tool_calling=True,
 )
 

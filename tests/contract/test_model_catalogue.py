@@ -20,10 +20,15 @@ OFFERED = {
         display_name="Able",
         prices=Prices(400_000, 1_600_000),
         context_window=1000,
+        max_output_tokens=400,
         supports_tool_calling=True,
     ),
     "maker/plain": OfferedModel(
-        display_name="maker/plain", prices=None, context_window=None, supports_tool_calling=None
+        display_name="maker/plain",
+        prices=None,
+        context_window=None,
+        max_output_tokens=None,
+        supports_tool_calling=None,
     ),
 }
 LISTED = {
@@ -32,10 +37,11 @@ LISTED = {
             "id": "maker/able",
             "name": "Able",
             "context_length": 1000,
+            "top_provider": {"max_completion_tokens": 400},
             "pricing": {"prompt": "0.0000004", "completion": "0.0000016"},
             "supported_parameters": ["tools"],
         },
-        {"id": "maker/plain"},
+        {"id": "maker/plain", "top_provider": {"max_completion_tokens": None}},
     ]
 }
 

@@ -10,7 +10,7 @@ import pytest
 from application.ports.spending import Actor, ModelName, Spend, Spending
 from domain.provider import Provider
 from domain.usage import ActorKind, TokenCounts, implicit_cost
-from tests.support.ledger_worlds import HELD_BY, LedgerWorld, ledger_world, usage_of
+from tests.support.ledger_worlds import HELD_BY, LedgerWorld, ledger_world, row_of, usage_of
 
 NOON = datetime(2026, 9, 1, 12, tzinfo=UTC)
 DAY = NOON.date()
@@ -33,13 +33,15 @@ async def spend(
     project_id: UUID | None = None,
 ) -> None:
     assert await world.recorder.record(
-        usage_of(
-            world,
-            micros,
-            created_at=at,
-            actor_id=actor,
-            session_id=session_id or world.session_id,
-            project_id=project_id or world.project_id,
+        row_of(
+            usage_of(
+                world,
+                micros,
+                created_at=at,
+                actor_id=actor,
+                session_id=session_id or world.session_id,
+                project_id=project_id or world.project_id,
+            )
         )
     )
 
@@ -62,7 +64,7 @@ async def test_the_exact_cost_where_it_is_known_and_the_micros_otherwise(world: 
     assert charged.micros == 0
     for _ in range(3):
         await world.recorder.record(
-            usage_of(world, cost=charged, created_at=NOON, model_name="typesafe/jev-1.13")
+            row_of(usage_of(world, cost=charged, created_at=NOON, model_name="typesafe/jev-1.13"))
         )
     await spend(world, 2**62)
     await spend(world, 1)
@@ -83,7 +85,7 @@ async def test_the_exact_cost_where_it_is_known_and_the_micros_otherwise(world: 
 
 async def test_what_was_charged_as_nothing_is_nothing_and_not_the_micros(world: LedgerWorld) -> None:
     free = implicit_cost(TokenCounts(10, 0), Decimal(0))
-    await world.recorder.record(usage_of(world, cost=free, created_at=NOON))
+    await world.recorder.record(row_of(usage_of(world, cost=free, created_at=NOON)))
 
     assert read(world).total == Spend(1, Decimal(0))
 
@@ -141,7 +143,7 @@ async def test_models_of_one_name_and_actors_of_one_id_are_told_apart(world: Led
         usage_of(world, 4, created_at=NOON, actor_kind=ActorKind.USER),
     ]
     for usage in usages:
-        await world.recorder.record(usage)
+        await world.recorder.record(row_of(usage))
 
     spending = read(world)
 
@@ -153,3 +155,27 @@ async def test_models_of_one_name_and_actors_of_one_id_are_told_apart(world: Led
         Actor("agent", "escriba"): Spend(2, Decimal("0.000003")),
         Actor("user", "escriba"): Spend(1, Decimal("0.000004")),
     }
+
+
+async def test_a_correction_counts_on_the_day_of_its_row_and_exactly(world: LedgerWorld) -> None:
+    usage = usage_of(world, 100, created_at=NOON, awaits_truth=True, is_estimated=True)
+    await world.recorder.record(row_of(usage))
+
+    await world.corrections.book_truth(usage.id, Decimal("0.00000042"))
+
+    found = world.spending.read(NOON.date(), NOON.date())
+    assert found is not None
+    assert (found.total.calls, found.total.usd) == (1, Decimal("0.00000042"))
+    (spend,) = found.days.values()
+    assert spend.usd == Decimal("0.00000042")
+
+
+async def test_what_is_parked_was_spent_all_the_same(world: LedgerWorld) -> None:
+    deleted = world.add_session(world.project_id)
+    world.delete_session(deleted)
+    await world.recorder.record(row_of(usage_of(world, 7, session_id=deleted, created_at=NOON)))
+
+    for of in ({}, {"project_id": world.project_id}, {"workspace_id": world.workspace_id}):
+        found = world.spending.read(NOON.date(), NOON.date(), **of)
+        assert found is not None
+        assert found.total.usd == Decimal("0.000007")

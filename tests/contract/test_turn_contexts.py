@@ -8,10 +8,10 @@ import pytest
 
 from adapters.in_memory.ledger import AreaEntry, BudgetEntry
 from domain.binding import BindingScope
-from domain.budget import Budget, BudgetPolicy, BudgetScope
+from domain.budget import BudgetPolicy, BudgetScope
 from domain.provider import Provider, RoutingPreference
 from domain.usage import Prices
-from tests.support.ledger_worlds import HELD_BY, LedgerWorld, ledger_world, sealed_key, usage_of
+from tests.support.ledger_worlds import HELD_BY, LedgerWorld, ledger_world, row_of, sealed_key, usage_of
 
 LARGEST_BIGINT = 2**63 - 1
 
@@ -136,10 +136,12 @@ async def test_budgets_come_in_order_project_session_area(world: LedgerWorld) ->
     context = await world.contexts.read(world.session_id, world.project_id, "dev-lead")
 
     assert context is not None
-    assert list(context.budgets) == [
-        Budget(BudgetScope.PROJECT, LARGEST_BIGINT, LARGEST_BIGINT - 1, BudgetPolicy.BLOCK),
-        Budget(BudgetScope.SESSION, 500, 600, BudgetPolicy.ALLOW),
-        Budget(BudgetScope.AREA, LARGEST_BIGINT, 7, BudgetPolicy.BLOCK),
+    assert [
+        (budget.scope, budget.limit_micros, budget.spent_micros, budget.policy) for budget in context.budgets
+    ] == [
+        (BudgetScope.PROJECT, LARGEST_BIGINT, LARGEST_BIGINT - 1, BudgetPolicy.BLOCK),
+        (BudgetScope.SESSION, 500, 600, BudgetPolicy.ALLOW),
+        (BudgetScope.AREA, LARGEST_BIGINT, 7, BudgetPolicy.BLOCK),
     ]
 
 
@@ -182,7 +184,7 @@ async def test_the_keys_are_the_workspace_owners_and_not_the_session_creators(wo
 async def test_what_a_committed_record_spent_is_in_the_next_read(world: LedgerWorld) -> None:
     world.add_budget(BudgetEntry(BudgetScope.PROJECT, world.project_id, 100))
 
-    assert await world.recorder.record(usage_of(world, 60))
+    assert await world.recorder.record(row_of(usage_of(world, 60)))
     context = await world.contexts.read(world.session_id, world.project_id, None)
 
     assert context is not None
@@ -200,3 +202,40 @@ async def test_many_reads_at_once_bring_each_its_own(world: LedgerWorld) -> None
 
     limits = [context.budgets[0].limit_micros if context else None for context in contexts]
     assert limits == list(range(1, 21)) * 5
+
+
+async def test_a_strict_budget_comes_with_what_is_held(world: LedgerWorld) -> None:
+    strict = BudgetEntry(BudgetScope.PROJECT, world.project_id, 100, is_strict=True, held_micros=30)
+    lax = BudgetEntry(BudgetScope.SESSION, world.session_id, 50)
+    world.add_budget(strict)
+    world.add_budget(lax)
+    world.add_area("qa", AreaEntry(limit_micros=5))
+
+    context = await world.contexts.read(world.session_id, world.project_id, "qa")
+
+    assert context is not None
+    assert [(budget.is_strict, budget.held_micros, budget.holds) for budget in context.budgets] == [
+        (True, 30, True),
+        (False, 0, False),
+        (False, 0, False),
+    ]
+    assert [budget.id for budget in context.budgets[:2]] == [strict.id, lax.id]
+
+
+@pytest.mark.parametrize("max_output_tokens", [None, 1, 2**31 - 1])
+@pytest.mark.parametrize(
+    ("prices", "is_priced"),
+    [(Prices(0, 0), False), (Prices(0, 0), True), (Prices(1, 0), True), (Prices(0, 1), True)],
+)
+async def test_a_model_comes_with_its_maximum_and_whether_it_has_a_price(
+    world: LedgerWorld, prices: Prices, is_priced: bool, max_output_tokens: int | None
+) -> None:
+    bound = world.bound(
+        BindingScope.WORKSPACE, prices=prices, is_priced=is_priced, max_output_tokens=max_output_tokens
+    )
+    world.bind(bound, str(world.workspace_id))
+
+    context = await world.contexts.read(world.session_id, world.project_id, None)
+
+    assert context is not None
+    assert context.bindings.resolve(with_tools=False) == bound

@@ -14,7 +14,7 @@ from domain.binding import BindingScope
 from domain.budget import BudgetPolicy, BudgetScope
 from domain.provider import Provider, RoutingPreference
 from domain.usage import ActorKind, Cost, Prices, TokenCounts, implicit_cost
-from tests.support.ledger_worlds import HELD_BY, LedgerWorld, ledger_world, usage_of
+from tests.support.ledger_worlds import HELD_BY, LedgerWorld, ledger_world, row_of, usage_of
 
 LARGEST_BIGINT = 2**63 - 1
 TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -69,7 +69,7 @@ async def test_a_record_becomes_the_whole_row(world: LedgerWorld) -> None:
         created_at=datetime(2026, 2, 28, 23, 59, 59, 999999, UTC),
     )
 
-    assert await world.recorder.record(usage) is True
+    assert await world.recorder.record(row_of(usage)) is True
 
     assert world.rows() == {
         usage.id: {
@@ -107,7 +107,7 @@ async def test_what_is_unknown_stays_null_and_what_is_free_is_zero(world: Ledger
     project_budget(world, 100)
     usage = usage_of(world, cost_micros=0)
 
-    assert await world.recorder.record(usage)
+    assert await world.recorder.record(row_of(usage))
 
     row = world.rows()[usage.id]
     assert row["cost_micros"] == 0
@@ -133,7 +133,7 @@ async def test_what_is_unknown_stays_null_and_what_is_free_is_zero(world: Ledger
 async def test_what_was_charged_is_kept_digit_for_digit(world: LedgerWorld, charged: str) -> None:
     usage = usage_of(world, cost=implicit_cost(TokenCounts(1236, 0), Decimal(charged)))
 
-    assert await world.recorder.record(usage)
+    assert await world.recorder.record(row_of(usage))
 
     kept = world.rows()[usage.id]["charged_usd"]
     assert f"{kept:f}" == f"{Decimal(charged):f}"
@@ -143,7 +143,7 @@ async def test_what_was_charged_is_kept_digit_for_digit(world: LedgerWorld, char
 async def test_what_no_price_is_written_with_is_kept_in_micros_only(world: LedgerWorld, charged: str) -> None:
     usage = usage_of(world, cost=implicit_cost(TokenCounts(1236, 0), Decimal(charged)))
 
-    assert await world.recorder.record(usage)
+    assert await world.recorder.record(row_of(usage))
 
     row = world.rows()[usage.id]
     assert (row["charged_usd"], row["cost_micros"]) == (None, 0)
@@ -155,8 +155,8 @@ async def test_project_and_session_budgets_move_and_others_stay(world: LedgerWor
     other_session = world.add_session(world.project_id)
     world.add_budget(BudgetEntry(BudgetScope.SESSION, other_session, 1_000, spent_micros=3))
 
-    assert await world.recorder.record(usage_of(world, 10))
-    assert await world.recorder.record(usage_of(world, 20))
+    assert await world.recorder.record(row_of(usage_of(world, 10)))
+    assert await world.recorder.record(row_of(usage_of(world, 20)))
 
     assert spent(world) == 35
     assert spent(world, BudgetScope.SESSION) == 30
@@ -166,7 +166,7 @@ async def test_project_and_session_budgets_move_and_others_stay(world: LedgerWor
 async def test_without_any_budget_the_row_is_written(world: LedgerWorld) -> None:
     usage = usage_of(world)
 
-    assert await world.recorder.record(usage)
+    assert await world.recorder.record(row_of(usage))
 
     assert list(world.rows()) == [usage.id]
     assert not world.announcements()
@@ -178,8 +178,8 @@ async def test_writing_a_record_twice_changes_nothing_the_second_time(world: Led
     world.add_area("dev", AreaEntry())
     usage = usage_of(world, 80, area="dev")
 
-    assert await world.recorder.record(usage)
-    assert await world.recorder.record(usage)
+    assert await world.recorder.record(row_of(usage))
+    assert await world.recorder.record(row_of(usage))
 
     assert len(world.rows()) == 1
     assert spent(world) == 80
@@ -195,7 +195,7 @@ async def test_one_record_handed_over_twice_at_once_counts_once(world: LedgerWor
     neighbours = [usage_of(world, 1, area="dev") for _ in range(5)]
 
     results = await asyncio.gather(
-        *(world.recorder.record(each) for each in [usage, *neighbours, usage, usage])
+        *(world.recorder.record(row_of(each)) for each in [usage, *neighbours, usage, usage])
     )
 
     assert all(results)
@@ -211,7 +211,7 @@ async def test_the_area_moves_with_and_without_a_ceiling(
     world.add_area("dev", AreaEntry(limit_micros=ceiling_micros, spent_micros=1))
     world.add_area("qa", AreaEntry())
 
-    assert await world.recorder.record(usage_of(world, 60, actor_id="dev-api", area="dev"))
+    assert await world.recorder.record(row_of(usage_of(world, 60, actor_id="dev-api", area="dev")))
 
     assert world.area_spent_micros("dev") == 61
     assert world.area_spent_micros("qa") == 0
@@ -221,8 +221,8 @@ async def test_the_area_moves_with_and_without_a_ceiling(
 async def test_an_actor_without_an_area_moves_none(world: LedgerWorld) -> None:
     world.add_area("dev", AreaEntry())
 
-    assert await world.recorder.record(usage_of(world, 60))
-    assert await world.recorder.record(usage_of(world, 60, actor_id="infra", area="infra"))
+    assert await world.recorder.record(row_of(usage_of(world, 60)))
+    assert await world.recorder.record(row_of(usage_of(world, 60, actor_id="infra", area="infra")))
 
     assert world.area_spent_micros("dev") == 0
     assert len(world.rows()) == 2
@@ -231,7 +231,7 @@ async def test_an_actor_without_an_area_moves_none(world: LedgerWorld) -> None:
 async def test_a_crossed_threshold_is_announced_with_its_trace(world: LedgerWorld) -> None:
     entry = project_budget(world, 1_000, spent_micros=650)
 
-    assert await world.recorder.record(usage_of(world, 50, traceparent=TRACEPARENT))
+    assert await world.recorder.record(row_of(usage_of(world, 50, traceparent=TRACEPARENT)))
 
     assert world.announcements() == [
         {
@@ -255,7 +255,7 @@ async def test_a_session_announces_as_a_session_beside_its_project(world: Ledger
     of_project = project_budget(world, 1_000)
     of_session = session_budget(world, 20)
 
-    assert await world.recorder.record(usage_of(world, 18))
+    assert await world.recorder.record(row_of(usage_of(world, 18)))
 
     announcements = world.announcements()
     assert {each["aggregate_id"] for each in announcements} == {of_session.id}
@@ -277,7 +277,7 @@ async def test_a_session_announces_as_a_session_beside_its_project(world: Ledger
 async def test_one_call_from_nothing_to_all_announces_all_three(world: LedgerWorld) -> None:
     project_budget(world, 100)
 
-    assert await world.recorder.record(usage_of(world, 250))
+    assert await world.recorder.record(row_of(usage_of(world, 250)))
 
     assert thresholds(world) == [70, 90, 100]
     assert {each["payload"]["spentMicros"] for each in world.announcements()} == {250}
@@ -292,7 +292,7 @@ async def test_a_threshold_is_crossed_at_its_very_percentage(
     project_budget(world, 100)
 
     for cost_micros in costs:
-        assert await world.recorder.record(usage_of(world, cost_micros))
+        assert await world.recorder.record(row_of(usage_of(world, cost_micros)))
 
     assert thresholds(world) == announced
 
@@ -300,9 +300,9 @@ async def test_a_threshold_is_crossed_at_its_very_percentage(
 async def test_a_threshold_is_announced_once_an_arming(world: LedgerWorld) -> None:
     project_budget(world, 100, spent_micros=95, last_threshold_notified=90)
 
-    assert await world.recorder.record(usage_of(world, 1))
-    assert await world.recorder.record(usage_of(world, 10))
-    assert await world.recorder.record(usage_of(world, 10))
+    assert await world.recorder.record(row_of(usage_of(world, 1)))
+    assert await world.recorder.record(row_of(usage_of(world, 10)))
+    assert await world.recorder.record(row_of(usage_of(world, 10)))
 
     assert thresholds(world) == [100]
     assert world.budget(BudgetScope.PROJECT, world.project_id).last_threshold_notified == 100
@@ -311,7 +311,7 @@ async def test_a_threshold_is_announced_once_an_arming(world: LedgerWorld) -> No
 async def test_a_budget_that_only_allows_announces_too(world: LedgerWorld) -> None:
     project_budget(world, 100, policy=BudgetPolicy.ALLOW)
 
-    assert await world.recorder.record(usage_of(world, 95))
+    assert await world.recorder.record(row_of(usage_of(world, 95)))
 
     assert thresholds(world) == [70, 90]
 
@@ -319,7 +319,7 @@ async def test_a_budget_that_only_allows_announces_too(world: LedgerWorld) -> No
 async def test_a_limit_of_zero_announces_nothing(world: LedgerWorld) -> None:
     project_budget(world, 0)
 
-    assert await world.recorder.record(usage_of(world, 1_000_000))
+    assert await world.recorder.record(row_of(usage_of(world, 1_000_000)))
 
     assert spent(world) == 1_000_000
     assert not world.announcements()
@@ -328,7 +328,7 @@ async def test_a_limit_of_zero_announces_nothing(world: LedgerWorld) -> None:
 async def test_thresholds_of_the_largest_limit_do_not_overflow(world: LedgerWorld) -> None:
     project_budget(world, LARGEST_BIGINT, spent_micros=LARGEST_BIGINT - 10)
 
-    assert await world.recorder.record(usage_of(world, 10))
+    assert await world.recorder.record(row_of(usage_of(world, 10)))
 
     assert spent(world) == LARGEST_BIGINT
     assert thresholds(world) == [70, 90, 100]
@@ -345,7 +345,7 @@ async def test_fifty_at_once_on_one_budget_are_the_exact_sum_and_each_threshold_
         for number in range(1, 51)
     ]
 
-    results = await asyncio.gather(*map(world.recorder.record, usages))
+    results = await asyncio.gather(*map(world.recorder.record, map(row_of, usages)))
 
     assert all(results)
     assert len(world.rows()) == 50
@@ -362,29 +362,32 @@ async def test_fifty_at_once_on_one_budget_are_the_exact_sum_and_each_threshold_
 
 
 @pytest.mark.parametrize("poisoned", [0, 3, 9])
-async def test_a_record_of_a_deleted_session_fails_alone(world: LedgerWorld, poisoned: int) -> None:
+async def test_a_record_of_a_deleted_session_is_parked_alone_and_counts(
+    world: LedgerWorld, poisoned: int
+) -> None:
     project_budget(world, 1_000)
     deleted = world.add_session(world.project_id)
     world.delete_session(deleted)
     usages = [usage_of(world, 10) for _ in range(10)]
     usages[poisoned] = usage_of(world, 10, session_id=deleted)
 
-    results = await asyncio.gather(*map(world.recorder.record, usages))
+    results = await asyncio.gather(*map(world.recorder.record, map(row_of, usages)))
 
-    assert results == [position != poisoned for position in range(10)]
-    assert world.unrecorded == [usages[poisoned]]
+    assert results == [True] * 10
+    assert world.unrecorded == []
     assert len(world.rows()) == 9
-    assert spent(world) == 90
+    assert world.parked_ids() == [usages[poisoned].id]
+    assert spent(world) == 100
 
 
 async def test_a_caller_that_leaves_does_not_undo_its_record(world: LedgerWorld) -> None:
     usage = usage_of(world)
-    caller = asyncio.create_task(world.recorder.record(usage))
+    caller = asyncio.create_task(world.recorder.record(row_of(usage)))
     await asyncio.sleep(0)
     caller.cancel()
     await asyncio.wait({caller})
 
-    assert await world.recorder.record(usage_of(world))
+    assert await world.recorder.record(row_of(usage_of(world)))
     async with asyncio.timeout(2):
         while usage.id not in world.rows():
             await asyncio.sleep(0.01)
@@ -400,7 +403,9 @@ async def test_several_projects_in_one_go_move_each_their_own(world: LedgerWorld
 
     results = await asyncio.gather(
         *(
-            world.recorder.record(usage_of(world, cost_micros, session_id=session_id, project_id=project_id))
+            world.recorder.record(
+                row_of(usage_of(world, cost_micros, session_id=session_id, project_id=project_id))
+            )
             for _ in range(3)
             for cost_micros, project_id, session_id in zip((10, 20, 30, 40), projects, sessions, strict=True)
         )
@@ -420,6 +425,6 @@ async def test_ids_need_not_be_handed_over_in_order(world: LedgerWorld) -> None:
         (usage_of(world, id=uuid4()) for _ in range(20)), key=lambda usage: usage.id, reverse=True
     )
 
-    assert all(await asyncio.gather(*map(world.recorder.record, usages)))
+    assert all(await asyncio.gather(*map(world.recorder.record, map(row_of, usages))))
 
     assert set(world.rows()) == {usage.id for usage in usages}

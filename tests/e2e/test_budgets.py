@@ -74,6 +74,8 @@ BAD_BUDGETS = {
     '{"policy": "allow"}': "takes one of",
     '{"limitMicros": 5, "policy": null}': "at `$.policy`",
     '{"limitMicros": 5, "policy": "warn"}': "Invalid enum value",
+    '{"limitMicros": 5, "strict": null}': "at `$.strict`",
+    '{"limitMicros": 5, "strict": "true"}': "at `$.strict`",
 }
 
 
@@ -134,7 +136,13 @@ async def test_a_budget_is_made_read_and_set_again(
 
         assert "has no budget" in assert_problem(none, 404)
         assert [answer.status_code for answer in (made, read, again)] == [200] * 3
-        fields = {"limitMicros": 2_500_000, "policy": "allow"}
+        fields = {
+            "limitMicros": 2_500_000,
+            "policy": "allow",
+            "strict": False,
+            "heldMicros": 0,
+            "excess": {"turns": 0, "micros": 0},
+        }
         assert made.json() == {**fields, "spentMicros": 0, "lastThresholdNotified": 0}
         assert read.json() == {**fields, "spentMicros": 1_900_000, "lastThresholdNotified": 70}
         assert again.json() == {**read.json(), "limitMicros": 3_000_000, "lastThresholdNotified": 0}
@@ -377,6 +385,71 @@ async def test_scripts_of_the_web_app_may_call(api: LiveApi, client: httpx.Async
             await client.put(path, content=b"{", headers=headers),
         ):
             assert answer.headers.get_list("access-control-allow-origin") == [WEB_APP]
+
+
+async def test_a_budget_is_made_strict_and_shows_what_is_held_and_what_went_beyond(
+    api: LiveApi, client: httpx.AsyncClient, world: World, connection: psycopg.Connection
+) -> None:
+    token = bearer(api, world.user_id)
+    for path in (of_project(world.project_id), of_session(world.project_id, world.session_id)):
+        strict = await client.put(path, headers=token, json={"limitUsd": 2.5, "strict": True})
+        kept = await client.put(path, headers=token, json={"limitUsd": 2})
+        connection.execute("UPDATE budgets SET held_micros = 70")
+        for turn, settled in ((1, 60), (2, 130), (3, 101)):
+            connection.execute(
+                "INSERT INTO budget_holds (turn_id, budget_id, granted_micros, chat_micros, router_micros,"
+                " settled_micros) SELECT %s, id, 100, 0, 0, %s FROM budgets",
+                (UUID(int=turn), settled),
+            )
+        read = await client.get(path, headers=token)
+        relaxed = await client.put(path, headers=token, json={"limitUsd": 0, "strict": False})
+        connection.execute("DELETE FROM budget_holds")
+
+        assert [answer.json()["strict"] for answer in (strict, kept, read, relaxed)] == [
+            True,
+            True,
+            True,
+            False,
+        ]
+        assert read.json()["heldMicros"] == relaxed.json()["heldMicros"] == 70
+        assert read.json()["excess"] == relaxed.json()["excess"] == {"turns": 2, "micros": 31}
+
+
+async def test_a_budget_with_nothing_to_hold_is_not_made_strict_and_an_area_never_is(
+    api: LiveApi, client: httpx.AsyncClient, world: World, connection: psycopg.Connection
+) -> None:
+    token = bearer(api, world.user_id)
+    before = budgets(connection), areas(connection)
+    path = of_project(world.project_id)
+    for body in (
+        {"limitMicros": 0, "strict": True},
+        {"limitUsd": 5, "policy": "allow", "strict": True},
+    ):
+        detail = assert_problem(await client.put(path, headers=token, json=body), 400)
+        assert "a limit above 0 and the policy `block`" in detail
+    for value in (True, None, "no", 1):
+        area = await client.put(
+            of_area(world.project_id, "qa"), headers=token, json={"limitUsd": 5, "strict": value}
+        )
+        assert "cannot be `strict`" in assert_problem(area, 400)
+    assert (budgets(connection), areas(connection)) == before
+
+    await client.put(path, headers=token, json={"limitMicros": 5, "strict": True})
+    for body in ({"limitMicros": 0}, {"limitMicros": 5, "policy": "allow"}):
+        assert_problem(await client.put(path, headers=token, json=body), 400)
+    assert budgets(connection)[world.project_id] == (5, "block")
+
+
+async def test_who_may_not_set_a_budget_is_not_told_what_it_lacks(
+    api: LiveApi, client: httpx.AsyncClient, world: World, connection: psycopg.Connection
+) -> None:
+    token = bearer(api, add_user(connection, world.workspace_id, "viewer"))
+
+    answer = await client.put(
+        of_project(world.project_id), headers=token, json={"limitMicros": 0, "strict": True}
+    )
+
+    assert_problem(answer, 403)
 
 
 async def test_the_description_has_every_route_with_examples(client: httpx.AsyncClient) -> None:

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID, uuid4
 
@@ -14,25 +14,32 @@ import pytest
 from psycopg.rows import dict_row
 
 from adapters.in_memory.budgets import InMemoryAgentAreas, InMemoryBudgets
-from adapters.in_memory.ledger import AreaEntry, BudgetEntry, InMemoryLedger
+from adapters.in_memory.holds import InMemoryHolds
+from adapters.in_memory.journal import InMemoryJournal
+from adapters.in_memory.ledger import AreaEntry, BudgetEntry, HoldEntry, InMemoryLedger
 from adapters.in_memory.spending import InMemorySpending
 from adapters.in_memory.turn_contexts import InMemoryTurnContexts
-from adapters.in_memory.usage_recorder import InMemoryUsageRecorder
+from adapters.in_memory.usage_recorder import InMemoryCorrections, InMemoryUsageRecorder
 from adapters.postgres.agent_areas import PostgresAgentAreas
 from adapters.postgres.budgets import PostgresBudgets
-from adapters.postgres.pool import owners_pool, read_pool, write_pool
+from adapters.postgres.corrections import PostgresCorrections
+from adapters.postgres.holds import PostgresHolds
+from adapters.postgres.pool import holds_pool, owners_pool, read_pool, write_pool
 from adapters.postgres.spending import PostgresSpending
 from adapters.postgres.turn_contexts import PostgresTurnContexts
 from adapters.postgres.usage_recorder import PostgresUsageRecorder
 from application.ports.agent_areas import AgentAreas
 from application.ports.budgets import Budgets
+from application.ports.corrections import Corrections
 from application.ports.credential_vault import SealedKey
+from application.ports.holds import Holds
 from application.ports.spending import SpendingBooks
 from application.ports.turn_context import TurnContexts
 from application.ports.usage_recorder import UsageRecorder
 from domain.binding import BindingScope, BoundModel
 from domain.budget import BudgetPolicy, BudgetScope
 from domain.provider import Provider
+from domain.settlement import Settlement, TurnStart
 from domain.usage import ActorKind, Cost, Prices, TokenCounts, TokenUsage
 from tests.support import brabo_data
 
@@ -41,8 +48,10 @@ HELD_BY: Final = ("in_memory", "postgres")
 
 def usage_of(world: "LedgerWorld", cost_micros: int = 10, **changes: Any) -> TokenUsage:
     """A record of the world's session; `changes` are fields of it."""
+    usage_id = uuid4()
     usage = TokenUsage(
-        id=uuid4(),
+        id=usage_id,
+        turn_id=changes.get("id", usage_id),
         session_id=world.session_id,
         project_id=world.project_id,
         actor_kind=ActorKind.AGENT,
@@ -53,6 +62,7 @@ def usage_of(world: "LedgerWorld", cost_micros: int = 10, **changes: Any) -> Tok
         model_name="maker/model",
         tokens=TokenCounts(120, 30),
         is_estimated=False,
+        awaits_truth=False,
         cost=Cost(cost_micros, Prices(150_000, 600_000), is_implicit=False, catalogue_micros=None),
         latency_ms=321,
         binding_origin=None,
@@ -63,6 +73,34 @@ def usage_of(world: "LedgerWorld", cost_micros: int = 10, **changes: Any) -> Tok
         created_at=datetime(2026, 9, 1, 12, 30, 45, 123456, UTC),
     )
     return replace(usage, **changes)
+
+
+def start_of(**fields: Any) -> TurnStart:
+    """A start; `fields` are its own."""
+    now = datetime(2026, 9, 1, 12, 30, tzinfo=UTC)
+    usual: dict[str, Any] = {
+        "turn_id": uuid4(),
+        "router_usage_id": uuid4(),
+        "workspace_id": uuid4(),
+        "project_id": uuid4(),
+        "session_id": uuid4(),
+        "agent": "escriba",
+        "provider": Provider.OPENROUTER,
+        "model_id": uuid4(),
+        "model_name": "maker/model",
+        "prices": Prices(150_000, 600_000),
+        "binding_origin": "workspace",
+        "routing_preference": None,
+        "prompt_bytes": 1_200,
+        "started_at": now,
+        "due_at": now + timedelta(minutes=10),
+    }
+    return TurnStart(**(usual | fields))
+
+
+def row_of(usage: TokenUsage) -> Settlement:
+    """A settlement of this row alone."""
+    return Settlement(turn_id=usage.turn_id, usage=usage, end=None)
 
 
 def sealed_key(mark: str) -> SealedKey:
@@ -76,6 +114,9 @@ class LedgerWorld(ABC):
 
     contexts: TurnContexts
     recorder: UsageRecorder
+    journal: InMemoryJournal
+    corrections: Corrections
+    holds: Holds
     budgets: Budgets
     areas: AgentAreas
     spending: SpendingBooks
@@ -91,6 +132,8 @@ class LedgerWorld(ABC):
     @abstractmethod
     def add_session(self, project_id: UUID) -> UUID: ...
     @abstractmethod
+    def parked_ids(self) -> list[UUID]: ...
+    @abstractmethod
     def close_session(self, session_id: UUID) -> None: ...
     @abstractmethod
     def delete_session(self, session_id: UUID) -> None: ...
@@ -100,6 +143,8 @@ class LedgerWorld(ABC):
     def add_budget(self, entry: BudgetEntry) -> None: ...
     @abstractmethod
     def budget(self, scope: BudgetScope, owner_id: UUID) -> BudgetEntry: ...
+    @abstractmethod
+    def hold(self, turn_id: UUID, budget_id: UUID) -> HoldEntry | None: ...
     @abstractmethod
     def add_area(self, key: str, entry: AreaEntry) -> None: ...
     @abstractmethod
@@ -139,6 +184,9 @@ class InMemoryWorld(LedgerWorld):
     def add_session(self, project_id: UUID) -> UUID:
         return self.ledger.add_session(project_id)
 
+    def parked_ids(self) -> list[UUID]:
+        return sorted(self.ledger.parked)
+
     def close_session(self, session_id: UUID) -> None:
         """The ledger knows no state of a session, since a turn asks for none."""
 
@@ -153,6 +201,10 @@ class InMemoryWorld(LedgerWorld):
 
     def budget(self, scope: BudgetScope, owner_id: UUID) -> BudgetEntry:
         return self.ledger.budgets[scope, owner_id]
+
+    def hold(self, turn_id: UUID, budget_id: UUID) -> HoldEntry | None:
+        found = self.ledger.holds.get((turn_id, budget_id))
+        return None if found is None else replace(found)
 
     def add_area(self, key: str, entry: AreaEntry) -> None:
         self.ledger.areas[self.project_id, key] = entry
@@ -208,7 +260,14 @@ class InMemoryWorld(LedgerWorld):
                     "spentMicros": crossed.spent_micros,
                     "limitMicros": crossed.limit_micros,
                 },
-                "metadata": {} if crossed.traceparent is None else {"traceparent": crossed.traceparent},
+                "metadata": {
+                    key: value
+                    for key, value in (
+                        ("traceparent", crossed.traceparent),
+                        ("arming", crossed.arming or None),
+                    )
+                    if value is not None
+                },
             }
             for crossed in sorted(self.ledger.outbox, key=lambda each: (each.budget_id, each.threshold))
         ]
@@ -235,6 +294,9 @@ class PostgresWorld(LedgerWorld):
     def add_session(self, project_id: UUID) -> UUID:
         return self._insert("sessions", project_id=project_id, created_by=self.session_creator_id)
 
+    def parked_ids(self) -> list[UUID]:
+        return [row["id"] for row in self.execute("SELECT id FROM parked_usage ORDER BY id")]
+
     def close_session(self, session_id: UUID) -> None:
         self.execute("UPDATE sessions SET status = 'closed', closed_at = now() WHERE id = %s", session_id)
 
@@ -252,6 +314,8 @@ class PostgresWorld(LedgerWorld):
             output_price_per_million_micros=bound.prices.output_per_million_micros,
             supports_tool_calling=bound.supports_tool_calling,
             availability="available" if bound.is_available else "unavailable",
+            manual_pricing=not bound.is_priced,
+            max_output_tokens=bound.max_output_tokens,
         )
         self._insert(
             "model_bindings",
@@ -271,16 +335,29 @@ class PostgresWorld(LedgerWorld):
             spent_micros=entry.spent_micros,
             policy=str(entry.policy),
             last_threshold_notified=entry.last_threshold_notified,
+            strict=entry.is_strict,
+            held_micros=entry.held_micros,
+            armings=entry.armings,
         )
 
     def budget(self, scope: BudgetScope, owner_id: UUID) -> BudgetEntry:
         (row,) = self.execute(
-            "SELECT id, limit_micros, policy::text, spent_micros, last_threshold_notified"
+            "SELECT id, limit_micros, policy::text, spent_micros, last_threshold_notified,"
+            " strict AS is_strict, held_micros, armings"
             f" FROM budgets WHERE {scope}_id = %s",
             owner_id,
         )
         row["policy"] = BudgetPolicy(row["policy"])
         return BudgetEntry(scope=scope, owner_id=owner_id, **row)
+
+    def hold(self, turn_id: UUID, budget_id: UUID) -> HoldEntry | None:
+        rows = self.execute(
+            "SELECT granted_micros, chat_micros, router_micros, settled_micros, state <> 'open' AS has_ended"
+            " FROM budget_holds WHERE turn_id = %s AND budget_id = %s",
+            turn_id,
+            budget_id,
+        )
+        return HoldEntry(**rows[0]) if rows else None
 
     def add_area(self, key: str, entry: AreaEntry) -> None:
         self._insert(
@@ -341,13 +418,17 @@ async def ledger_world(held_by: str, request: pytest.FixtureRequest) -> AsyncIte
 def in_memory_world() -> InMemoryWorld:
     ledger = InMemoryLedger()
     unrecorded: list[TokenUsage] = []
+    journal = InMemoryJournal()
     owner_id = uuid4()
     workspace_id = ledger.add_workspace(owner_id)
     project_id = ledger.add_project(workspace_id)
     return InMemoryWorld(
         ledger=ledger,
         contexts=InMemoryTurnContexts(ledger),
-        recorder=InMemoryUsageRecorder(ledger, on_unrecorded=unrecorded.append),
+        recorder=InMemoryUsageRecorder(ledger, journal, on_unrecorded=unrecorded.append),
+        journal=journal,
+        corrections=InMemoryCorrections(ledger),
+        holds=InMemoryHolds(ledger),
         budgets=InMemoryBudgets(ledger),
         areas=InMemoryAgentAreas(ledger),
         spending=InMemorySpending(ledger),
@@ -367,12 +448,19 @@ async def postgres_world(database_url: str) -> AsyncIterator[PostgresWorld]:
         read_pool(database_url) as reading,
         write_pool(database_url) as writing,
         owners_pool(database_url) as owners,
+        holds_pool(database_url) as holding,
     ):
-        recorder = PostgresUsageRecorder(writing, on_unrecorded=unrecorded.append)
+        journal = InMemoryJournal()
+        recorder = PostgresUsageRecorder(
+            writing, journal, process_id=uuid4(), host="here", on_unrecorded=unrecorded.append
+        )
         yield PostgresWorld(
             database_url=database_url,
             contexts=PostgresTurnContexts(reading),
             recorder=recorder,
+            journal=journal,
+            corrections=PostgresCorrections(writing),
+            holds=PostgresHolds(holding, process_id=uuid4(), host="here"),
             budgets=PostgresBudgets(owners),
             areas=PostgresAgentAreas(owners),
             spending=PostgresSpending(database_url),

@@ -18,7 +18,7 @@ _LINES = """
     FROM pg_type t JOIN pg_enum e ON e.enumtypid = t.oid
     WHERE t.typnamespace = current_schema()::regnamespace GROUP BY t.typname
   UNION ALL
-    SELECT 'trigger ' || pg_get_triggerdef(t.oid) FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
+    SELECT 'trigger ' || pg_get_triggerdef(t.oid, true) FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
     WHERE c.relnamespace = current_schema()::regnamespace AND NOT t.tgisinternal
   UNION ALL
     SELECT 'storage ' || relname || ' ' || reloptions::text FROM pg_class

@@ -10,13 +10,17 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
 from unittest.mock import patch
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from adapters.in_memory.credential_vault import InMemoryVault
+from adapters.in_memory.holds import InMemoryHolds
+from adapters.in_memory.journal import InMemoryJournal
+from adapters.in_memory.ledger import InMemoryLedger
 from adapters.in_memory.llm_provider import ScriptedProvider
 from adapters.in_memory.router_switches import InMemoryRouterSwitches
 from adapters.in_memory.token_estimator import WordTokenEstimator
 from adapters.in_memory.tool_router import ScriptedRouter
+from adapters.in_memory.turn_starts import InMemoryTurnStarts
 from adapters.metrics.telemetry import PrometheusTelemetry
 from adapters.postgres import usage_recorder
 from adapters.postgres.pool import read_pool, write_pool
@@ -26,6 +30,7 @@ from adapters.system.clock import SystemClock
 from adapters.system.ids import UuidV7Ids
 from application.decide_step_menu import DecideStepMenu
 from application.record_usage import RecordUsage
+from application.strict_budgets import StrictBudgets
 from application.turn import Turn, TurnFinished, TurnPipeline, TurnRequest
 from domain.provider import Provider
 from domain.step import CalledTool
@@ -47,12 +52,17 @@ class _Said:
 
 
 async def main(url: str, project: str, session: str, turns: int, cost_micros: int) -> None:
-    provider = ScriptedProvider()
+    provider, journal = ScriptedProvider(), InMemoryJournal()
     usage = ReportedUsage(TokenCounts(1, 1), Decimal(cost_micros) / 1_000_000)
     telemetry, clock = PrometheusTelemetry(), SystemClock()
     async with read_pool(url) as reading, write_pool(url) as writing:
         recorder = PostgresUsageRecorder(
-            writing, on_unrecorded=telemetry.usage_unrecorded, patience_s=_PATIENCE_S
+            writing,
+            journal,
+            process_id=uuid4(),
+            host="here",
+            on_unrecorded=telemetry.usage_unrecorded,
+            patience_s=_PATIENCE_S,
         )
         pipeline = TurnPipeline(
             contexts=PostgresTurnContexts(reading, patience_s=_PATIENCE_S),
@@ -64,11 +74,16 @@ async def main(url: str, project: str, session: str, turns: int, cost_micros: in
                 switches=InMemoryRouterSwitches(),
                 recorder=recorder,
                 clock=clock,
-                ids=UuidV7Ids(),
                 on_internal_failure=telemetry.internal_failure,
                 on_switch_unreadable=telemetry.router_switch_unreadable,
             ),
             record_usage=RecordUsage(WordTokenEstimator(), recorder),
+            recorder=recorder,
+            journal=journal,
+            starts=InMemoryTurnStarts(),
+            strict_budgets=StrictBudgets(output_tokens=8_192, bounded={Provider.OPENROUTER}),
+            holds=InMemoryHolds(InMemoryLedger()),
+            longest_drain_s=1,
             clock=clock,
             ids=UuidV7Ids(),
             telemetry=telemetry,
@@ -82,6 +97,7 @@ async def main(url: str, project: str, session: str, turns: int, cost_micros: in
             wants_whole_catalogue=False,
             started_s=clock.monotonic(),
             ceiling_s=_PATIENCE_S,
+            body_bytes=100,
         )
         for _ in range(turns):
             provider.will_say("um ", "dois", usage=usage)

@@ -6,8 +6,8 @@ from uuid import UUID
 
 from adapters.in_memory.ledger import AreaEntry, BudgetEntry, InMemoryLedger
 from application.ports.agent_areas import AgentArea, AgentAreas
-from application.ports.budgets import BudgetOwner, Budgets, OwnedBudget, UnknownOwner
-from domain.budget import BudgetPolicy, BudgetScope, notified_after
+from application.ports.budgets import BudgetOwner, Budgets, CannotBeStrict, OwnedBudget, UnknownOwner
+from domain.budget import BudgetPolicy, BudgetScope, can_be_strict, notified_after
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,23 +18,50 @@ class InMemoryBudgets(Budgets):
 
     async def find(self, owner: BudgetOwner) -> OwnedBudget | None:
         entry = self.ledger.budgets.get(self._key(owner))
-        return None if entry is None else _owned(entry)
+        return None if entry is None else self._owned(entry)
 
-    async def set(self, owner: BudgetOwner, *, limit_micros: int, policy: BudgetPolicy | None) -> OwnedBudget:
+    async def set(
+        self,
+        owner: BudgetOwner,
+        *,
+        limit_micros: int,
+        policy: BudgetPolicy | None,
+        is_strict: bool | None = None,
+    ) -> OwnedBudget:
         scope, owner_id = self._key(owner)
-        entry = self.ledger.budgets.get((scope, owner_id))
-        if entry is None:
-            entry = BudgetEntry(scope, owner_id, limit_micros)
-            self.ledger.add_budget(entry)
-        entry.last_threshold_notified = notified_after(
+        entry = self.ledger.budgets.get((scope, owner_id)) or BudgetEntry(scope, owner_id, limit_micros)
+        policy = policy or entry.policy
+        is_strict = entry.is_strict if is_strict is None else is_strict
+        if is_strict and not can_be_strict(limit_micros, policy):
+            raise CannotBeStrict
+        self.ledger.add_budget(entry)
+        last_notified_percent = notified_after(
             limit_micros,
             limit_before_micros=entry.limit_micros,
             spent_micros=entry.spent_micros,
             last_notified_percent=entry.last_threshold_notified,
         )
-        entry.limit_micros = limit_micros
-        entry.policy = policy or entry.policy
-        return _owned(entry)
+        entry.armings += last_notified_percent < entry.last_threshold_notified
+        entry.last_threshold_notified = last_notified_percent
+        entry.limit_micros, entry.policy, entry.is_strict = limit_micros, policy, is_strict
+        return self._owned(entry)
+
+    def _owned(self, entry: BudgetEntry) -> OwnedBudget:
+        excesses = [
+            hold.settled_micros - hold.granted_micros
+            for (_, budget_id), hold in self.ledger.holds.items()
+            if budget_id == entry.id and hold.settled_micros > hold.granted_micros
+        ]
+        return OwnedBudget(
+            entry.limit_micros,
+            entry.spent_micros,
+            entry.policy,
+            entry.last_threshold_notified,
+            is_strict=entry.is_strict,
+            held_micros=entry.held_micros,
+            excess_turns=len(excesses),
+            excess_micros=sum(excesses),
+        )
 
     def _key(self, owner: BudgetOwner) -> tuple[BudgetScope, UUID]:
         if owner.session_id is None:
@@ -63,10 +90,6 @@ class InMemoryAgentAreas(AgentAreas):
             return None
         entry.limit_micros = limit_micros
         return _area(key, entry)
-
-
-def _owned(entry: BudgetEntry) -> OwnedBudget:
-    return OwnedBudget(entry.limit_micros, entry.spent_micros, entry.policy, entry.last_threshold_notified)
 
 
 def _area(key: str, entry: AreaEntry) -> AgentArea:

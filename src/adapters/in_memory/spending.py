@@ -7,7 +7,7 @@ from decimal import MAX_PREC, Context, Decimal
 from typing import Final, TypeVar
 from uuid import UUID
 
-from adapters.in_memory.ledger import InMemoryLedger
+from adapters.in_memory.ledger import InMemoryLedger, figure_of
 from application.ports.spending import Actor, ModelName, Spend, Spending, SpendingBooks
 from domain.usage import TokenUsage
 
@@ -34,35 +34,35 @@ class InMemorySpending(SpendingBooks):
             return None
         if project_id is not None and project_id not in of_project:
             return None
+        ledger = self.ledger
         usages = [
             usage
-            for usage in self.ledger.usages.values()
+            for usage in (*ledger.usages.values(), *ledger.parked.values())
             if first_day <= _day(usage) <= last_day
             and workspace_id in (None, of_project[usage.project_id])
             and project_id in (None, usage.project_id)
         ]
         return Spending(
-            _sum(usages),
-            _grouped(usages, _day),
-            _grouped(usages, lambda usage: ModelName(str(usage.provider), usage.model_name)),
-            _grouped(usages, lambda usage: Actor(str(usage.actor_kind), usage.actor_id)),
+            self._sum(usages),
+            self._grouped(usages, _day),
+            self._grouped(usages, lambda usage: ModelName(str(usage.provider), usage.model_name)),
+            self._grouped(usages, lambda usage: Actor(str(usage.actor_kind), usage.actor_id)),
         )
 
+    def _grouped(self, usages: Iterable[TokenUsage], key: Callable[[TokenUsage], _Key]) -> dict[_Key, Spend]:
+        groups: dict[_Key, list[TokenUsage]] = {}
+        for usage in usages:
+            groups.setdefault(key(usage), []).append(usage)
+        return {each: self._sum(group) for each, group in groups.items()}
 
-def _grouped(usages: Iterable[TokenUsage], key: Callable[[TokenUsage], _Key]) -> dict[_Key, Spend]:
-    groups: dict[_Key, list[TokenUsage]] = {}
-    for usage in usages:
-        groups.setdefault(key(usage), []).append(usage)
-    return {each: _sum(group) for each, group in groups.items()}
-
-
-def _sum(usages: Iterable[TokenUsage]) -> Spend:
-    calls, usd = 0, Decimal(0)
-    for usage in usages:
-        charged = usage.cost.charged_usd
-        calls += 1
-        usd = _EXACT.add(usd, Decimal(usage.cost.micros).scaleb(-6) if charged is None else charged)
-    return Spend(calls, usd)
+    def _sum(self, usages: Iterable[TokenUsage]) -> Spend:
+        calls, usd = 0, Decimal(0)
+        for usage in usages:
+            calls += 1
+            usd = _EXACT.add(usd, figure_of(usage))
+            for correction in self.ledger.corrections.get(usage.id, ()):
+                usd = _EXACT.add(usd, correction.delta_usd)
+        return Spend(calls, usd)
 
 
 def _day(usage: TokenUsage) -> date:

@@ -56,11 +56,26 @@ class InMemoryTurnContexts(TurnContexts):
     def _budgets(self, session_id: UUID, project_id: UUID, area: str | None) -> list[Budget]:
         owners = ((BudgetScope.PROJECT, project_id), (BudgetScope.SESSION, session_id))
         found = [
-            Budget(entry.scope, entry.limit_micros, entry.spent_micros, entry.policy)
+            Budget(
+                id=entry.id,
+                scope=entry.scope,
+                limit_micros=entry.limit_micros,
+                spent_micros=entry.spent_micros,
+                policy=entry.policy,
+                is_strict=entry.is_strict,
+                held_micros=entry.held_micros,
+            )
             for owner in owners
             if (entry := self._ledger.budgets.get(owner))
         ]
         ceiling = None if area is None else self._ledger.areas.get((project_id, area))
         if ceiling is not None and ceiling.limit_micros is not None:
-            found.append(Budget(BudgetScope.AREA, ceiling.limit_micros, ceiling.spent_micros))
+            found.append(
+                Budget(
+                    id=ceiling.id,
+                    scope=BudgetScope.AREA,
+                    limit_micros=ceiling.limit_micros,
+                    spent_micros=ceiling.spent_micros,
+                )
+            )
         return found

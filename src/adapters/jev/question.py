@@ -87,7 +87,10 @@ class JevQuestion(Question):
             endpoint.circuits.failed(self.api_key, answer.outcome.reason)
         else:
             endpoint.circuits.answered(self.api_key)
-        if answer.charge is None and reply.is_sent and not reply.is_refusal and not answer.is_readable:
+        may_be_charged = (
+            answer.charge is None and reply.is_sent and not reply.is_refusal and not answer.is_readable
+        )
+        if may_be_charged:
             endpoint.on_unseen_charge()
         try:
             spend = await self._spend(answer, reply)
@@ -100,7 +103,7 @@ class JevQuestion(Question):
                 charged_usd=str(answer.charge.usd) if answer.charge else None,
             )
             raise
-        verdict = Verdict(answer.outcome, latency_ms, spend)
+        verdict = Verdict(answer.outcome, latency_ms, spend, may_be_charged)
         endpoint.report(verdict)
         return verdict
 

@@ -10,9 +10,9 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
 from application.ports.turn_telemetry import TurnTelemetry
-from domain.binding import BoundModel
 from domain.failure import FailureCode
 from domain.provider import Provider
+from domain.settlement import TurnStart
 from domain.usage import ReportedUsage, TokenUsage
 
 _log: Final = structlog.get_logger("brabo.turn")
@@ -33,7 +33,32 @@ class PrometheusTelemetry(TurnTelemetry):
         )
         self._unrecorded = Counter(
             "brabo_usage_unrecorded",
-            "Usage rows that the database did not take in time; each is in the log with its numbers",
+            "Usage rows that neither the database nor the disk took in time; each is in the log with its numbers",
+            registry=self.registry,
+        )
+        self._unflushed_s = Gauge(
+            "brabo_usage_unflushed_seconds",
+            "For how long the oldest settlement has been waiting for the database",
+            registry=self.registry,
+        )
+        self._unkept = Gauge(
+            "brabo_usage_unkept",
+            "Settlements that neither the database nor the disk has",
+            registry=self.registry,
+        )
+        self._audit_violations = Gauge(
+            "brabo_audit_violations",
+            "What the last `brabo audit` found; NaN before the first",
+            registry=self.registry,
+        )
+        self._audit_violations.set(float("nan"))
+        self._audit_age_s = Gauge(
+            "brabo_audit_age_seconds", "How long ago that was; NaN before the first", registry=self.registry
+        )
+        self._audit_age_s.set(float("nan"))
+        self._parked = Counter(
+            "brabo_usage_parked",
+            "Usage rows that the ledger refused, such as those of a deleted session; they count all the same",
             registry=self.registry,
         )
         self._dropped = Counter(
@@ -83,27 +108,20 @@ class PrometheusTelemetry(TurnTelemetry):
         )
 
     def settlement_cut(
-        self,
-        turn_id: UUID,
-        *,
-        session_id: UUID,
-        project_id: UUID,
-        bound: BoundModel,
-        usage: ReportedUsage | None,
-        generation_id: str | None,
+        self, start: TurnStart, *, usage: ReportedUsage | None, generation_id: str | None
     ) -> None:
-        """Count the row that there will not be, and log all that is known of it, by the names of its columns."""
+        """Count the row that this process will not write, and log all that is known of it, by its columns' names."""
         self._unrecorded.inc()
         charged_usd = usage.charged_usd if usage else None
         _log.error(
             "usage_unrecorded",
             reason="the process ended before its tokens were counted",
-            id=str(turn_id),
-            session_id=str(session_id),
-            project_id=str(project_id),
-            provider=bound.provider.value,
-            model_id=str(bound.model_id),
-            model_name=bound.name,
+            id=str(start.turn_id),
+            session_id=str(start.session_id),
+            project_id=str(start.project_id),
+            provider=start.provider.value,
+            model_id=str(start.model_id),
+            model_name=start.model_name,
             input_tokens=usage.tokens.input if usage else None,
             output_tokens=usage.tokens.output if usage else None,
             charged_usd=None if charged_usd is None else str(charged_usd),
@@ -119,8 +137,12 @@ class PrometheusTelemetry(TurnTelemetry):
         )
 
     def usage_unrecorded(self, _: TokenUsage) -> None:
-        """Count a row that the database did not take in time; the recorder has logged it."""
+        """Count a row that neither the database nor the disk took in time; the recorder has logged it."""
         self._unrecorded.inc()
+
+    def usage_parked(self) -> None:
+        """Count a row that the ledger refused; the recorder has logged it."""
+        self._parked.inc()
 
     def frame_dropped(self, provider: Provider) -> None:
         """Count a frame that could not be read."""
@@ -142,6 +164,16 @@ class PrometheusTelemetry(TurnTelemetry):
     def router_circuits_open(self, count: int) -> None:
         """How many there are now."""
         self._circuits_open.set(count)
+
+    def last_audit(self, violations: int, *, age_s: float) -> None:
+        """What the last audit found, and how long ago."""
+        self._audit_violations.set(violations)
+        self._audit_age_s.set(age_s)
+
+    def books(self, oldest_unflushed_s: float, unkept: int) -> None:
+        """How far the database is behind, and how many settlements are in this process alone."""
+        self._unflushed_s.set(oldest_unflushed_s)
+        self._unkept.set(unkept)
 
     @contextmanager
     def serve(self, host: str, port: int) -> Iterator[None]:

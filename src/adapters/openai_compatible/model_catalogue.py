@@ -19,6 +19,8 @@ _LONGEST_LIST_BYTES: Final = 32 * 1024 * 1024
 _TOKENS_PRICED: Final = 1_000_000
 _MOST_MICROS: Final = 2**63 - 1
 """What a bigint holds."""
+_MOST_TOKENS: Final = 2**31 - 1
+"""What an integer holds."""
 
 
 class OpenAICompatibleCatalogue(ModelCatalogue):
@@ -82,14 +84,25 @@ class OpenAICompatibleCatalogue(ModelCatalogue):
 
 
 def _model(name: str, entry: Mapping[str, Any]) -> OfferedModel:
-    display_name, context_window = entry.get("name"), entry.get("context_length")
-    parameters, pricing = entry.get("supported_parameters"), entry.get("pricing")
+    display_name, parameters, pricing = (
+        entry.get(key) for key in ("name", "supported_parameters", "pricing")
+    )
+    top_provider = entry.get("top_provider")
     return OfferedModel(
         display_name=display_name if isinstance(display_name, str) else name,
         prices=_prices(pricing) if isinstance(pricing, dict) else None,
-        context_window=context_window if isinstance(context_window, int) and context_window > 0 else None,
+        context_window=_tokens(entry.get("context_length")),
+        max_output_tokens=_tokens(top_provider.get("max_completion_tokens"))
+        if isinstance(top_provider, dict)
+        else None,
         supports_tool_calling="tools" in parameters if isinstance(parameters, list) else None,
     )
+
+
+def _tokens(count: object) -> int | None:
+    if not isinstance(count, int) or isinstance(count, bool):
+        return None
+    return count if 0 < count <= _MOST_TOKENS else None
 
 
 def _prices(pricing: Mapping[str, Any]) -> Prices | None:

@@ -39,6 +39,8 @@ class ProviderProfile:
     """Whether a routing preference goes along as `provider.sort`."""
     states_charge: bool = False
     """Whether `usage.cost` is what the key is charged; elsewhere a field of that name is anybody's guess."""
+    holds_prices: bool = False
+    """Whether it keeps both to `max_tokens` and to `provider.max_price`, so that a call has a worst case."""
 
 
 def provider_table(base_urls: Mapping[Provider, str], public_url: str) -> Mapping[Provider, ProviderProfile]:
@@ -50,6 +52,11 @@ def provider_table(base_urls: Mapping[Provider, str], public_url: str) -> Mappin
         provider: _profile(provider, base_urls.get(provider) or default, public_url)
         for provider, default in _DEFAULT_BASES.items()
     }
+
+
+def bounded_providers(profiles: Mapping[Provider, ProviderProfile]) -> frozenset[Provider]:
+    """Those whose calls can be kept from costing more than was held for them."""
+    return frozenset(provider for provider, profile in profiles.items() if profile.holds_prices)
 
 
 def _profile(provider: Provider, base_url: str, public_url: str) -> ProviderProfile:
@@ -65,4 +72,5 @@ def _profile(provider: Provider, base_url: str, public_url: str) -> ProviderProf
         body=_OPENROUTER_BODY,
         takes_sort=True,
         states_charge=True,
+        holds_prices=True,
     )

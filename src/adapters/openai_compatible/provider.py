@@ -111,6 +111,8 @@ class _Stream(ChatStream):
         self._dropped_frames = 0
         self._is_over = False
         self._is_left = False
+        self._is_complete = False
+        self._has_told_generation = False
 
     def __aiter__(self) -> Self:
         return self
@@ -140,6 +142,7 @@ class _Stream(ChatStream):
             resolved_model=answer.resolved_model,
             generation_id=answer.generation_id,
             may_be_charged=self._may_be_charged(),
+            is_complete=self._is_complete,
             generated=answer.generated(),
         )
 
@@ -202,6 +205,7 @@ class _Stream(ChatStream):
         status, headers = await self._exchange.send(self._clocks.connect_s)
         self._quiet_s = asyncio.get_running_loop().time() - self._exchange.connected_s
         self._answer.generation_id = storable_name(headers.get("X-Generation-Id"))
+        self._tell_generation()
         if status < 300:
             if headers.get("Content-Encoding", "identity").strip().lower() not in ("", "identity"):
                 raise _UnreadableAnswerError
@@ -268,6 +272,8 @@ class _Stream(ChatStream):
         if frame is None:
             return False
         self._pieces += self._answer.add(frame)
+        if not self._has_told_generation:
+            self._tell_generation()
         return True
 
     async def _take_large(self, data: bytes) -> bool:
@@ -280,6 +286,11 @@ class _Stream(ChatStream):
             return False
         self._pieces += self._answer.add(frame)
         return True
+
+    def _tell_generation(self) -> None:
+        if self._answer.generation_id is not None:
+            self._has_told_generation = True
+            self._call.on_generation(self._answer.generation_id)
 
     async def _take_all(self, events: Iterable[bytes]) -> bool:
         """Take frames in; whether the last of the answer is among them. However many, others get their turn."""
@@ -331,6 +342,7 @@ class _Stream(ChatStream):
 
     def _end(self) -> None:
         """The provider has said all it had to say."""
+        self._is_complete = True
         if not self._answer.has_choices:
             self._has_unknown_fate = self._answer.generation_id is not None
         self._conclude(None if self._answer.has_choices else FailureCode.BAD_ANSWER)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
@@ -49,11 +50,32 @@ async def request_body(call: ChatCall, profile: ProviderProfile) -> Sequence[byt
             )
             await body.breathe()
         body.put(b"]")
-    extras = dict(profile.body)
-    if profile.takes_sort and call.routing_preference is not None:
-        extras["provider"] = {"sort": call.routing_preference.value}
+    extras = {**profile.body, **_bounds(call, profile)}
     body.put((b"," + _encode(extras)[1:-1] if extras else b"") + b"}")
     return body.blocks()
+
+
+def _bounds(call: ChatCall, profile: ProviderProfile) -> Mapping[str, Any]:
+    """How long the answer may be, and who may give it."""
+    bounds: dict[str, Any] = {}
+    upstream: dict[str, Any] = {}
+    if profile.takes_sort and call.routing_preference is not None:
+        upstream["sort"] = call.routing_preference.value
+    if profile.holds_prices and call.max_output_tokens is not None:
+        bounds["max_tokens"] = call.max_output_tokens
+    if profile.holds_prices and call.max_prices is not None:
+        upstream["max_price"] = {
+            "prompt": _usd(call.max_prices.input_per_million_micros),
+            "completion": _usd(call.max_prices.output_per_million_micros),
+        }
+    if upstream:
+        bounds["provider"] = upstream
+    return bounds
+
+
+def _usd(micros: int) -> msgspec.Raw:
+    """A JSON number that is exactly so many micro-USD."""
+    return msgspec.Raw(f"{Decimal(micros).scaleb(-6):f}".encode())
 
 
 @dataclass(slots=True, repr=False)

@@ -134,6 +134,7 @@ class _Unit(FirstStepsUnit):
             output_price_per_million_micros=model.prices.output_per_million_micros,
             manual_pricing=model.has_manual_prices,
             context_window=model.context_window,
+            max_output_tokens=model.max_output_tokens,
             supports_tool_calling=model.supports_tool_calling,
         )
         return FoundModel(

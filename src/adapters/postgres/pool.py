@@ -93,6 +93,11 @@ def write_pool(database_url: str, *, size: int = 4) -> Pool:
     return _pool(database_url, "write", size, f"{_SETTINGS}; SET lock_timeout = {_LOCK_PATIENCE_MS}")
 
 
+def holds_pool(database_url: str, *, size: int = 4) -> Pool:
+    """The pool for placing holds, not yet open. Those of one budget follow one another: more would only wait."""
+    return _pool(database_url, "holds", size, f"{_SETTINGS}; SET lock_timeout = {_LOCK_PATIENCE_MS}")
+
+
 def owners_pool(database_url: str, *, size: int = 2) -> Pool:
     """The pool for what owners ask, not yet open: apart, so that no page of theirs holds up a turn."""
     return _pool(database_url, "owners", size, f"{_SETTINGS}; SET lock_timeout = {_LOCK_PATIENCE_MS}")

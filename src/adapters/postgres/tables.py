@@ -31,7 +31,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 VERSION_TABLE: Final = "brabo_api_version"
 BASELINE: Final = "0065"
-HEAD: Final = "py0003"
+HEAD: Final = "py0004"
 """The revision this program needs; `READ_VERSION` gives it on a database that is current."""
 
 READ_VERSION: Final = f"SELECT version_num FROM {VERSION_TABLE}"  # noqa: S608 - made of a constant
@@ -99,8 +99,8 @@ def _micros(name: str) -> Column[object]:
     return Column(name, BigInteger, nullable=False)
 
 
-def _micros_from_zero(name: str) -> Column[object]:
-    return Column(name, BigInteger, nullable=False, server_default=text("0"))
+def _micros_from_zero(name: str, *, revision: str = BASELINE) -> Column[object]:
+    return Column(name, BigInteger, nullable=False, server_default=text("0"), info={"revision": revision})
 
 
 def _flag(name: str, default: str, *, revision: str = BASELINE) -> Column[object]:
@@ -239,6 +239,7 @@ models = Table(
     Column("last_seen_at", DateTime(timezone=True)),
     _time("created_at"),
     _time("updated_at"),
+    Column("max_output_tokens", Integer, info={"revision": "py0004"}),
     UniqueConstraint("provider", "name"),
 )
 
@@ -313,6 +314,9 @@ budgets = Table(
     Column("last_threshold_notified", Integer, nullable=False, server_default=text("0")),
     _time("created_at"),
     _time("updated_at"),
+    _flag("strict", "false", revision="py0004"),
+    _micros_from_zero("held_micros", revision="py0004"),
+    Column("armings", Integer, nullable=False, server_default=text("0"), info={"revision": "py0004"}),
     CheckConstraint("num_nonnulls(project_id, session_id) = 1", name="one_owner"),
     # Every turn updates its budgets: room in the page keeps those updates off the indexes.
     postgresql_with={"fillfactor": 50},
@@ -365,6 +369,11 @@ token_usage = Table(
     Column("cached_input_tokens", Integer, info={"revision": "py0001"}),
     Column("reasoning_tokens", Integer, info={"revision": "py0001"}),
     Column("charged_usd", Numeric, info={"revision": "py0003"}),
+    # Null in the rows of other programs. The marks say which counters a row of ours has moved; null: there was none.
+    Column("turn_id", Uuid, info={"revision": "py0004"}),
+    Column("moved_project_budget_id", Uuid, info={"revision": "py0004"}),
+    Column("moved_session_budget_id", Uuid, info={"revision": "py0004"}),
+    Column("moved_area_id", Uuid, info={"revision": "py0004"}),
 )
 Index(None, token_usage.c.session_id, token_usage.c.created_at)
 Index(None, token_usage.c.created_at)
@@ -382,3 +391,193 @@ router_switches = Table(
 )
 """Who switched a workspace's router, the shell being nobody. It outlives the workspace and the user."""
 Index(None, router_switches.c.workspace_id, router_switches.c.created_at)
+
+# What follows has no foreign keys: it outlives the sessions and projects that it tells of.
+
+turn_starts = Table(
+    "turn_starts",
+    metadata,
+    Column("turn_id", Uuid, primary_key=True),
+    Column("router_usage_id", Uuid, nullable=False),
+    Column("workspace_id", Uuid, nullable=False),
+    Column("project_id", Uuid, nullable=False),
+    Column("session_id", Uuid, nullable=False),
+    Column("agent", Text),
+    Column("provider", Text, nullable=False),
+    Column("model_id", Uuid, nullable=False),
+    Column("model_name", Text, nullable=False),
+    Column("input_price_per_million_micros", BigInteger, nullable=False),
+    Column("output_price_per_million_micros", BigInteger, nullable=False),
+    Column("binding_origin", Text, nullable=False),
+    Column("routing_preference", Text),
+    Column("prompt_bytes", BigInteger, nullable=False),
+    Column("process_id", Uuid, nullable=False),
+    Column("host", Text, nullable=False),
+    Column("started_at", DateTime(timezone=True), nullable=False),
+    Column("due_at", DateTime(timezone=True), nullable=False),
+    Column("traceparent", Text),
+    Column("generation_id", Text),
+    Column("taken_until", DateTime(timezone=True)),
+    Column("ended_at", DateTime(timezone=True)),
+    Column("outcome", Text),
+    Column("router_outcome", Text),
+    Column("error_code", Text),
+    Column("settled_by", Uuid),
+    info={"revision": "py0004"},
+)
+"""Each turn that was about to call somebody, with its one end; `taken_until`: somebody is settling it for another."""
+Index(
+    "ix_turn_starts_open",
+    turn_starts.c.started_at,
+    postgresql_where=turn_starts.c.ended_at.is_(None),
+)
+
+processes = Table(
+    "api_processes",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("host", Text, nullable=False),
+    Column("started_at", DateTime(timezone=True), nullable=False, server_default=text("now()")),
+    Column("beat_at", DateTime(timezone=True), nullable=False, server_default=text("now()")),
+    info={"revision": "py0004"},
+)
+"""The heartbeats."""
+
+leases = Table(
+    "api_leases",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("holder", Uuid, nullable=False),
+    Column("until_at", DateTime(timezone=True), nullable=False),
+    info={"revision": "py0004"},
+)
+"""What one process at a time does."""
+
+budget_holds = Table(
+    "budget_holds",
+    metadata,
+    Column("turn_id", Uuid, primary_key=True),
+    Column("budget_id", Uuid, primary_key=True),
+    Column("granted_micros", BigInteger, nullable=False),
+    Column("chat_micros", BigInteger, nullable=False),
+    Column("router_micros", BigInteger, nullable=False),
+    Column("settled_micros", BigInteger, nullable=False, server_default=text("0")),
+    Column("state", Text, nullable=False, server_default=text("'open'::text")),
+    Column("created_at", DateTime(timezone=True), nullable=False, server_default=text("now()")),
+    Column("closed_at", DateTime(timezone=True)),
+    info={"revision": "py0004"},
+)
+"""What is held of a strict budget for a turn: `chat_micros` and `router_micros` still are.
+
+`settled_micros` is what its rows and corrections came to. States: `open` (the turn runs), `unsettled` (it has ended,
+and what it cost is not known for certain), `settled`, `written_off`.
+"""
+Index(
+    "ix_budget_holds_excess",
+    budget_holds.c.budget_id,
+    postgresql_where=budget_holds.c.settled_micros > budget_holds.c.granted_micros,
+)
+Index(
+    "ix_budget_holds_held",
+    budget_holds.c.budget_id,
+    postgresql_where=budget_holds.c.chat_micros + budget_holds.c.router_micros > 0,
+)
+
+usage_corrections = Table(
+    "usage_corrections",
+    metadata,
+    Column("id", Uuid, primary_key=True, server_default=text("gen_random_uuid()")),
+    Column("usage_id", Uuid, nullable=False),
+    Column("ordinal", Integer, nullable=False),
+    Column("figure_usd", Numeric, nullable=False),
+    Column("source", Text, nullable=False),
+    Column("delta_micros", BigInteger, nullable=False),
+    Column("delta_usd", Numeric, nullable=False),
+    Column("turn_id", Uuid),
+    Column("project_id", Uuid, nullable=False),
+    Column("session_id", Uuid, nullable=False),
+    Column("actor_kind", Text, nullable=False),
+    Column("actor_id", Text, nullable=False),
+    Column("provider", Text, nullable=False),
+    Column("model_name", Text, nullable=False),
+    Column("usage_created_at", DateTime(timezone=True), nullable=False),
+    Column("created_at", DateTime(timezone=True), nullable=False, server_default=text("now()")),
+    Column("moved_project_budget_id", Uuid),
+    Column("moved_session_budget_id", Uuid),
+    Column("moved_area_id", Uuid),
+    UniqueConstraint("usage_id", "source", "figure_usd"),
+    UniqueConstraint("usage_id", "ordinal"),
+    info={"revision": "py0004"},
+)
+"""What a row turned out to have cost beside what it says, up or down. `source`: `provider` or `settlement`."""
+Index(None, usage_corrections.c.usage_created_at)
+
+parked_usage = Table(
+    "parked_usage",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("turn_id", Uuid, nullable=False),
+    Column("project_id", Uuid, nullable=False),
+    Column("session_id", Uuid, nullable=False),
+    Column("actor_kind", Text, nullable=False),
+    Column("actor_id", Text, nullable=False),
+    Column("provider", Text, nullable=False),
+    Column("model_name", Text, nullable=False),
+    Column("cost_micros", BigInteger, nullable=False),
+    Column("charged_usd", Numeric),
+    Column("estimated", Boolean, nullable=False),
+    Column("created_at", DateTime(timezone=True), nullable=False),
+    Column("record", JSONB, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("parked_at", DateTime(timezone=True), nullable=False, server_default=text("now()")),
+    Column("moved_project_budget_id", Uuid),
+    Column("moved_session_budget_id", Uuid),
+    Column("moved_area_id", Uuid),
+    info={"revision": "py0004"},
+)
+"""Rows that the ledger refused, their session being gone; `record` is the whole row by the names of its columns."""
+Index(None, parked_usage.c.created_at)
+
+usage_truths = Table(
+    "usage_truths",
+    metadata,
+    Column("usage_id", Uuid, primary_key=True),
+    Column("turn_id", Uuid, nullable=False),
+    Column("project_id", Uuid, nullable=False),
+    Column("provider", Text, nullable=False),
+    Column("generation_id", Text),
+    Column("booked_micros", BigInteger, nullable=False),
+    Column("created_at", DateTime(timezone=True), nullable=False),
+    Column("ask_after", DateTime(timezone=True), nullable=False),
+    Column("times_asked", Integer, nullable=False, server_default=text("0")),
+    Column("state", Text, nullable=False, server_default=text("'open'::text")),
+    Column("truth_micros", BigInteger),
+    Column("reason", Text),
+    Column("closed_at", DateTime(timezone=True)),
+    info={"revision": "py0004"},
+)
+"""Rows whose true cost is to be asked of the provider. States: `open`, `equal`, `corrected`, `irreconcilable`."""
+Index("ix_usage_truths_open", usage_truths.c.ask_after, postgresql_where=usage_truths.c.state == "open")
+
+counter_openings = Table(
+    "counter_openings",
+    metadata,
+    Column("counter_id", Uuid, primary_key=True),
+    Column("opening_micros", BigInteger, nullable=False),
+    Column("created_at", DateTime(timezone=True), nullable=False, server_default=text("now()")),
+    info={"revision": "py0004"},
+)
+"""What a budget's or area's counter holds that no row explains: what it held when it was first seen, and what went
+with sessions that were deleted since."""
+
+audit_runs = Table(
+    "audit_runs",
+    metadata,
+    Column("only_row", Boolean, primary_key=True, server_default=text("true")),
+    Column("ran_at", DateTime(timezone=True), nullable=False),
+    Column("duration_ms", Integer, nullable=False),
+    Column("violations", Integer, nullable=False),
+    Column("failed", ARRAY(Text), nullable=False),
+    info={"revision": "py0004"},
+)
+"""The last run of `brabo audit`: one row."""

@@ -57,16 +57,22 @@ class _BindingRow(msgspec.Struct, array_like=True):
     output_price: int
     availability: str
     supports_tool_calling: bool
+    manual_pricing: bool
+    max_output_tokens: int | None
 
 
 class _BudgetRow(msgspec.Struct, array_like=True):
+    id: UUID
     is_of_project: bool
     limit_micros: int
     spent_micros: int
     policy: str
+    strict: bool
+    held_micros: int
 
 
 class _AreaRow(msgspec.Struct, array_like=True):
+    id: UUID
     limit_micros: int
     spent_micros: int
 
@@ -135,6 +141,8 @@ def _bindings() -> ScalarSelect[Any]:
                 models.c.output_price_per_million_micros,
                 models.c.availability,
                 models.c.supports_tool_calling,
+                models.c.manual_pricing,
+                models.c.max_output_tokens,
             )
         )
         .select_from(model_bindings.join(models, models.c.id == model_bindings.c.model_id))
@@ -156,10 +164,13 @@ def _budgets() -> ScalarSelect[Any]:
     return (
         select(
             _json_rows(
+                budgets.c.id,
                 budgets.c.project_id.is_not(None),
                 budgets.c.limit_micros,
                 budgets.c.spent_micros,
                 budgets.c.policy,
+                budgets.c.strict,
+                budgets.c.held_micros,
             )
         )
         .where(or_(budgets.c.project_id == projects.c.id, budgets.c.session_id == sessions.c.id))
@@ -169,7 +180,9 @@ def _budgets() -> ScalarSelect[Any]:
 
 def _area() -> ScalarSelect[Any]:
     return (
-        select(func.json_build_array(agent_areas.c.budget_micros, agent_areas.c.spent_micros))
+        select(
+            func.json_build_array(agent_areas.c.id, agent_areas.c.budget_micros, agent_areas.c.spent_micros)
+        )
         .where(
             agent_areas.c.project_id == projects.c.id,
             agent_areas.c.key == _asked.c.area_key,
@@ -329,21 +342,33 @@ def _bound_model_of(row: _BindingRow) -> BoundModel | None:
         is_available=row.availability != "unavailable",
         supports_tool_calling=row.supports_tool_calling,
         routing_preference=_PREFERENCES.get(row.routing_preference or ""),
+        is_priced=not row.manual_pricing or row.input_price > 0 or row.output_price > 0,
+        max_output_tokens=row.max_output_tokens,
     )
 
 
 def _budgets_of(context: _ContextRow) -> list[Budget]:
     found = [
         Budget(
-            BudgetScope.PROJECT if row.is_of_project else BudgetScope.SESSION,
-            row.limit_micros,
-            row.spent_micros,
-            BudgetPolicy.ALLOW if row.policy == BudgetPolicy.ALLOW else BudgetPolicy.BLOCK,
+            id=row.id,
+            scope=BudgetScope.PROJECT if row.is_of_project else BudgetScope.SESSION,
+            limit_micros=row.limit_micros,
+            spent_micros=row.spent_micros,
+            policy=BudgetPolicy.ALLOW if row.policy == BudgetPolicy.ALLOW else BudgetPolicy.BLOCK,
+            is_strict=row.strict,
+            held_micros=row.held_micros,
         )
         for row in sorted(context.budgets, key=lambda row: not row.is_of_project)
     ]
-    if context.area is not None:
-        found.append(Budget(BudgetScope.AREA, context.area.limit_micros, context.area.spent_micros))
+    if (area := context.area) is not None:
+        found.append(
+            Budget(
+                id=area.id,
+                scope=BudgetScope.AREA,
+                limit_micros=area.limit_micros,
+                spent_micros=area.spent_micros,
+            )
+        )
     return found
 
 

@@ -1,4 +1,4 @@
-"""The turn's one settle: rows, budgets, areas and crossed thresholds of all the turns that end together."""
+"""The queue of what is to be settled: written together, in order, for as long as it takes."""
 
 import asyncio
 import contextvars
@@ -7,43 +7,19 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
-from itertools import chain
 from typing import Any, Final
 from uuid import UUID
 
 import msgspec
 import psycopg
-from sqlalchemy import (
-    JSON,
-    BigInteger,
-    ColumnElement,
-    Integer,
-    Numeric,
-    Select,
-    Text,
-    Uuid,
-    and_,
-    bindparam,
-    case,
-    cast,
-    column,
-    func,
-    insert,
-    literal_column,
-    or_,
-    select,
-    true,
-    union_all,
-    update,
-)
-from sqlalchemy.dialects.postgresql import array, distinct_on
-from sqlalchemy.dialects.postgresql import insert as insert_or_ignore
 from structlog import get_logger
 
-from adapters.postgres.pool import PATIENCE_S, Pool, as_query, fetch_row, is_connection_failure
-from adapters.postgres.tables import agent_areas, budgets, outbox_events, token_usage
+from adapters.postgres.corrections import correct_settled
+from adapters.postgres.pool import PATIENCE_S, Pool, fetch_row, is_connection_failure
+from adapters.postgres.settle import PARK, SETTLE
+from application.ports.journal import Journal
 from application.ports.usage_recorder import UsageRecorder
-from domain.budget import THRESHOLDS_PERCENT, BudgetScope
+from domain.settlement import Settlement, TurnEnd
 from domain.usage import TokenUsage
 
 _log = get_logger(__name__)
@@ -53,7 +29,11 @@ _BATCH_MAX: Final = 500
 _LEISURE_S: Final = 0.02
 """What nobody waits for yet may wait for others, so that they are written together."""
 _PAUSE_S: Final = 0.05
-"""Between two attempts at what a moment may mend."""
+"""Between two attempts at what a moment may mend; doubled up to the longest while the database is away."""
+_LONGEST_PAUSE_S: Final = 1.0
+_LAST_S: Final = 0.25
+"""At the end, for what the next process can write as well."""
+_MOST_TOKENS: Final = 2**31 - 1
 
 _TRY_AGAIN_WHOLE: Final = frozenset({"40001", "40P01", "57014"})
 """Serialization failure, deadlock: PostgreSQL chose this one of two to give way. Or a server too slow just now."""
@@ -69,6 +49,7 @@ class _Row(msgspec.Struct):
     """A record as the statement takes it: columns of `token_usage` by their names, and what its counters need."""
 
     id: UUID
+    turn_id: UUID
     session_id: UUID
     actor_kind: str
     actor_id: str
@@ -97,11 +78,13 @@ class _Row(msgspec.Struct):
     project_id: UUID
     area: str | None
     traceparent: str | None
+    awaits_truth: bool
 
 
 def _row_of(usage: TokenUsage) -> _Row:
     return _Row(
         id=usage.id,
+        turn_id=usage.turn_id,
         session_id=usage.session_id,
         actor_kind=usage.actor_kind,
         actor_id=_storable(usage.actor_id),
@@ -129,6 +112,7 @@ def _row_of(usage: TokenUsage) -> _Row:
         project_id=usage.project_id,
         area=usage.area,
         traceparent=usage.traceparent,
+        awaits_truth=usage.awaits_truth,
     )
 
 
@@ -141,222 +125,67 @@ def _storable_or_none(text: str | None) -> str | None:
     return None if text is None else _storable(text)
 
 
-def _text(text: str) -> ColumnElement[str]:
-    return literal_column(f"'{text}'", Text)
+class _End(msgspec.Struct):
+    """The end of a turn as the statement takes it: columns of `turn_starts` by their names."""
 
-
-def _settle_statement() -> bytes:
-    """All in one statement, so in one transaction and one snapshot.
-
-    Counters move by what was inserted, never by what was handed over: a record that is there already moves none.
-    The rows to be moved are locked in the order of their ids, budgets before areas, and each is updated by one CTE
-    only, from the values its lock brought: those beside the UPDATE may be older.
-    """
-    zero, one, hundred = (literal_column(number, Integer) for number in ("0", "1", "100"))
-    row_columns = [token_usage.c[name] for name in _Row.__struct_fields__ if name in token_usage.c]
-    record = (
-        func.json_to_recordset(cast(bindparam("records", type_=Text), JSON))
-        .table_valued(
-            *(column(stored.name, stored.type) for stored in row_columns),
-            column("project_id", Uuid),
-            column("area", Text),
-            column("traceparent", Text),
-        )
-        .render_derived(name="record", with_types=True)
-    )
-    handed = select(record).ext(distinct_on(record.c.id)).order_by(record.c.id).cte("handed")
-    inserted = (
-        insert_or_ignore(token_usage)
-        .from_select(
-            [stored.name for stored in row_columns],
-            select(*(handed.c[stored.name] for stored in row_columns)).order_by(handed.c.id),
-            include_defaults=False,
-        )
-        .on_conflict_do_nothing(index_elements=[token_usage.c.id])
-        .returning(token_usage.c.id)
-        .cte("inserted")
-    )
-    written = (
-        select(
-            handed.c.id,
-            handed.c.project_id,
-            handed.c.session_id,
-            handed.c.area,
-            handed.c.cost_micros,
-            handed.c.traceparent,
-        )
-        .join_from(handed, inserted, inserted.c.id == handed.c.id)
-        .cte("written")
-    )
-
-    def shares_of(owner: ColumnElement[UUID], owner_written: ColumnElement[UUID]) -> Select[UUID, Decimal]:
-        return (
-            select(budgets.c.id, func.sum(written.c.cost_micros).label("cost_micros"))
-            .join_from(written, budgets, owner == owner_written)
-            .group_by(budgets.c.id)
-        )
-
-    shares = union_all(
-        shares_of(budgets.c.project_id, written.c.project_id),
-        shares_of(budgets.c.session_id, written.c.session_id),
-    ).cte("shares")
-    locked = (
-        select(
-            budgets.c.id,
-            budgets.c.project_id,
-            budgets.c.session_id,
-            budgets.c.limit_micros,
-            budgets.c.last_threshold_notified,
-            budgets.c.spent_micros.label("spent_before_micros"),
-            (budgets.c.spent_micros + shares.c.cost_micros).label("spent_micros"),
-        )
-        .join_from(budgets, shares, shares.c.id == budgets.c.id)
-        .order_by(budgets.c.id)
-        .with_for_update(of=budgets)
-        .cte("locked")
-    )
-
-    def reaches(spent_micros: ColumnElement[Any], percent: ColumnElement[int]) -> ColumnElement[bool]:
-        return and_(
-            locked.c.limit_micros > zero,
-            cast(spent_micros, Numeric) * hundred >= cast(locked.c.limit_micros, Numeric) * percent,
-        )
-
-    percents = [literal_column(str(percent), Integer) for percent in THRESHOLDS_PERCENT]
-    reached = case(
-        *((reaches(locked.c.spent_micros, percent), percent) for percent in reversed(percents)), else_=zero
-    )
-    moved_budgets = (
-        update(budgets)
-        .where(budgets.c.id == locked.c.id)
-        .values(
-            spent_micros=cast(locked.c.spent_micros, BigInteger),
-            last_threshold_notified=func.greatest(locked.c.last_threshold_notified, reached),
-            updated_at=func.now(),
-        )
-        .returning(budgets.c.id)
-        .cte("moved_budgets")
-    )
-    thresholds = (
-        func.unnest(array(percents))
-        .table_valued(column("percent", Integer))
-        .render_derived(name="thresholds")
-    )
-    # A threshold is the doing of one record of the batch, by the order of ids: its trace, and what was spent then.
-    running = (
-        select(
-            written.c.id,
-            written.c.traceparent,
-            (
-                locked.c.spent_before_micros + func.sum(written.c.cost_micros).over(order_by=written.c.id)
-            ).label("spent_micros"),
-        )
-        .where(or_(written.c.project_id == locked.c.project_id, written.c.session_id == locked.c.session_id))
-        .correlate(locked)
-        .lateral("running")
-    )
-    crossing = (
-        select(running.c.traceparent, cast(running.c.spent_micros, BigInteger).label("spent_micros"))
-        .where(reaches(running.c.spent_micros, thresholds.c.percent))
-        .order_by(running.c.id)
-        .limit(one)
-        .correlate(locked, thresholds)
-        .lateral("crossing")
-    )
-    payload = {
-        "scope": case(
-            (locked.c.project_id.is_not(None), _text(BudgetScope.PROJECT)), else_=_text(BudgetScope.SESSION)
-        ),
-        "scopeId": func.coalesce(locked.c.project_id, locked.c.session_id),
-        "threshold": thresholds.c.percent,
-        "spentMicros": crossing.c.spent_micros,
-        "limitMicros": locked.c.limit_micros,
-    }
-    announced = (
-        insert(outbox_events)
-        .from_select(
-            ["aggregate_type", "aggregate_id", "event_type", "payload", "metadata"],
-            select(
-                _text("budget"),
-                locked.c.id,
-                _text("budget.threshold_crossed"),
-                func.jsonb_build_object(
-                    *chain.from_iterable((_text(key), value) for key, value in payload.items())
-                ),
-                func.jsonb_strip_nulls(func.jsonb_build_object(_text("traceparent"), crossing.c.traceparent)),
-            )
-            .select_from(
-                locked.join(
-                    thresholds,
-                    and_(
-                        thresholds.c.percent > locked.c.last_threshold_notified,
-                        reaches(locked.c.spent_micros, thresholds.c.percent),
-                    ),
-                ).join(crossing, true())
-            )
-            .order_by(locked.c.id, thresholds.c.percent),
-            include_defaults=False,
-        )
-        .returning(outbox_events.c.id)
-        .cte("announced")
-    )
-    area_shares = (
-        select(agent_areas.c.id, func.sum(written.c.cost_micros).label("cost_micros"))
-        .join_from(
-            written,
-            agent_areas,
-            and_(agent_areas.c.project_id == written.c.project_id, agent_areas.c.key == written.c.area),
-        )
-        # Asking for the budgets here is what makes their locks come first.
-        .where(select(func.count()).select_from(moved_budgets).scalar_subquery() >= zero)
-        .group_by(agent_areas.c.id)
-        .cte("area_shares")
-    )
-    locked_areas = (
-        select(
-            agent_areas.c.id,
-            (agent_areas.c.spent_micros + area_shares.c.cost_micros).label("spent_micros"),
-        )
-        .join_from(agent_areas, area_shares, area_shares.c.id == agent_areas.c.id)
-        .order_by(agent_areas.c.id)
-        .with_for_update(of=agent_areas)
-        .cte("locked_areas")
-    )
-    moved_areas = (
-        update(agent_areas)
-        .where(agent_areas.c.id == locked_areas.c.id)
-        .values(spent_micros=cast(locked_areas.c.spent_micros, BigInteger), updated_at=func.now())
-        .returning(agent_areas.c.id)
-        .cte("moved_areas")
-    )
-    return as_query(select(func.count()).select_from(inserted).add_cte(announced, moved_areas))
-
-
-_SETTLE: Final = _settle_statement()
+    turn_id: UUID
+    router_usage_id: UUID
+    workspace_id: UUID
+    project_id: UUID
+    session_id: UUID
+    agent: str | None
+    provider: str
+    model_id: UUID
+    model_name: str
+    input_price_per_million_micros: int
+    output_price_per_million_micros: int
+    binding_origin: str
+    routing_preference: str | None
+    prompt_bytes: int
+    process_id: UUID
+    host: str
+    started_at: datetime
+    due_at: datetime
+    traceparent: str | None
+    generation_id: str | None
+    ended_at: datetime
+    outcome: str
+    router_outcome: str | None
+    error_code: str | None
+    settled_by: UUID
+    has_chat_row: bool
 
 
 @dataclass(slots=True, eq=False)
 class _Handed:
-    """A record on its way: `settled` is what `record` answers."""
+    """A settlement on its way: `answer` is what `record` answers."""
 
-    usage: TokenUsage
-    json: bytes
-    settled: asyncio.Future[bool]
-    deadline_s: float
+    settlement: Settlement
+    row: bytes | None
+    end: bytes | None
+    kept: asyncio.Future[bool]
+    answer: asyncio.Future[bool]
+    handed_s: float
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
     """Of the turn that handed it over, for what is logged of it: writers write for many turns."""
-    expiry: asyncio.TimerHandle | None = None
+    patience: asyncio.TimerHandle | None = None
     names_model: bool = True
+
+    @property
+    def is_kept(self) -> bool:
+        """The disk has it."""
+        return self.kept.done() and self.kept.result()
 
     def leave_out_model(self) -> None:
         """Write null as its model, as the database does in the rows of a model that is deleted."""
-        self.json = _encode(msgspec.structs.replace(_row_of(self.usage), model_id=None))
+        assert self.settlement.usage is not None
+        self.row = _encode(msgspec.structs.replace(_row_of(self.settlement.usage), model_id=None))
         self.names_model = False
 
 
 @dataclass(slots=True, eq=False)
 class _Batch:
-    """Records that are written together."""
+    """Settlements that are written together."""
 
     records: list[_Handed]
     quarantined: UUID | None = None
@@ -366,18 +195,33 @@ class _Batch:
 class PostgresUsageRecorder(UsageRecorder):
     """Writes together what is handed over while earlier writes are under way, on a pool that somebody else opens.
 
-    A project whose budget or area somebody else has locked is in quarantine until one of its writes succeeds: they are
-    its alone, one at a time, and never take all the writers, so that they hold up no other. `on_unrecorded` is told
-    of every record that was not known to be committed `patience_s` after it was handed over, or when the event loop
-    ended, or that the database refused; it must not raise.
+    Whoever hands something over waits `patience_s` at most; it is written all the same, whenever the database takes
+    it. A project whose budget or area somebody else has locked is in quarantine until one of its writes succeeds: they
+    are its alone, one at a time, and never take all the writers, so that they hold up no other. `on_unrecorded` is
+    told of each row that neither the database nor the disk had when the patience ended; `on_parked`, of each that the
+    ledger refused. Neither may raise.
     """
 
     def __init__(
-        self, pool: Pool, *, on_unrecorded: Callable[[TokenUsage], None], patience_s: float = PATIENCE_S
+        self,
+        pool: Pool,
+        journal: Journal,
+        *,
+        process_id: UUID,
+        host: str,
+        on_unrecorded: Callable[[TokenUsage], None] = lambda _usage: None,
+        on_parked: Callable[[], None] = lambda: None,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         self._pool = pool
+        self._journal = journal
+        self._process_id = process_id
+        self._host = host
         self._on_unrecorded = on_unrecorded
+        self._on_parked = on_parked
         self._patience_s = patience_s
+        self._unflushed: dict[_Handed, None] = {}
+        """All that the database has not taken, the oldest first."""
         self._handed: deque[_Handed] = deque()
         self._again: deque[_Batch] = deque()
         """Batches, or halves of them, that failed and are to be tried again."""
@@ -387,35 +231,90 @@ class PostgresUsageRecorder(UsageRecorder):
         self._writers: set[asyncio.Task[None]] = set()
         self._gatherer: asyncio.Task[None] | None = None
         """The one writer that has not begun to write."""
+        self._pause_s = _PAUSE_S
         self._is_closed = False
 
-    async def record(self, usage: TokenUsage, *, at_leisure: bool = False) -> bool:
+    @property
+    def oldest_unflushed_s(self) -> float:
+        oldest = next(iter(self._unflushed), None)
+        return 0.0 if oldest is None else asyncio.get_running_loop().time() - oldest.handed_s
+
+    @property
+    def unkept(self) -> int:
+        return sum(handed.kept.done() and not handed.kept.result() for handed in self._unflushed)
+
+    async def record(self, settlement: Settlement, *, at_leisure: bool = False) -> bool:
         loop = asyncio.get_running_loop()
+        usage, end = settlement.usage, settlement.end
+        kept = self._journal.keep(settlement)
         if self._is_closed:
-            self._report(usage, "the recorder is closed")
-            return False
+            if not (kept.done() and kept.result()):
+                self._report(settlement, "the recorder is closed")
+            return await kept
         try:
-            json = _encode(_row_of(usage))
+            row = None if usage is None else _encode(_row_of(usage))
+            ending = None if end is None else _encode(self._end_of(settlement, end))
         except OverflowError:
-            self._report(usage, "a number is beyond 64 bits")
+            self._report(settlement, "a number is beyond 64 bits")
             return False
-        handed = _Handed(usage, json, loop.create_future(), loop.time() + self._patience_s)
-        handed.expiry = loop.call_at(
-            handed.deadline_s, self._give_up, handed, "the database did not take it in time"
-        )
+        handed = _Handed(settlement, row, ending, kept, loop.create_future(), loop.time())
+        handed.patience = loop.call_later(self._patience_s, self._run_out_of_patience, handed)
+        self._unflushed[handed] = None
         self._handed.append(handed)
         if not at_leisure:
             self._start_writer()
         elif self._gatherer is None:
             self._gatherer = self._start(self._gather())
         # Shielded: a caller that is cancelled leaves its record in good hands.
-        return await asyncio.shield(handed.settled)
+        return await asyncio.shield(handed.answer)
 
     async def close(self) -> None:
-        """Take no more records, and wait until those handed over are settled: `patience_s` at the most."""
+        """Take no more settlements, and wait until those handed over are written: for what is on disk a quarter of a
+        second at the most, and as long as it takes for what exists nowhere else.
+        """
         self._is_closed = True
+        deadline_s = asyncio.get_running_loop().time() + min(self._patience_s, _LAST_S)
         while self._writers:
-            await asyncio.wait(self._writers)
+            left_s = deadline_s - asyncio.get_running_loop().time()
+            if left_s <= 0 and not self.unkept:
+                break
+            await asyncio.wait(self._writers, timeout=left_s if left_s > 0 else _LONGEST_PAUSE_S)
+        writers = list(self._writers)
+        for writer in writers:
+            writer.cancel()
+        if writers:
+            await asyncio.wait(writers)
+
+    def _end_of(self, settlement: Settlement, end: TurnEnd) -> _End:
+        start, usage = end.start, settlement.usage
+        return _End(
+            turn_id=start.turn_id,
+            router_usage_id=start.router_usage_id,
+            workspace_id=start.workspace_id,
+            project_id=start.project_id,
+            session_id=start.session_id,
+            agent=_storable_or_none(start.agent),
+            provider=start.provider,
+            model_id=start.model_id,
+            model_name=_storable(start.model_name),
+            input_price_per_million_micros=start.prices.input_per_million_micros,
+            output_price_per_million_micros=start.prices.output_per_million_micros,
+            binding_origin=start.binding_origin,
+            routing_preference=start.routing_preference,
+            prompt_bytes=start.prompt_bytes,
+            process_id=self._process_id,
+            host=self._host,
+            started_at=start.started_at,
+            due_at=start.due_at,
+            traceparent=start.traceparent,
+            generation_id=None if usage is None else _storable_or_none(usage.generation_id),
+            ended_at=end.ended_at,
+            outcome=end.outcome,
+            router_outcome=end.router,
+            error_code=end.error_code,
+            settled_by=self._process_id,
+            has_chat_row=usage is not None,
+        )
 
     def _start_writer(self) -> None:
         if len(self._writers) - (self._gatherer is not None) < self._pool.max_size:
@@ -446,42 +345,51 @@ class PostgresUsageRecorder(UsageRecorder):
                 raise
 
     async def _write_batch(self, batch: _Batch) -> None:
-        deadline_s = max(handed.deadline_s for handed in batch.records)
-        records = b"[" + b",".join(handed.json for handed in batch.records) + b"]"
         try:
-            await fetch_row(self._pool, _SETTLE, {"records": records.decode()}, deadline_s=deadline_s)
+            await self._settle(batch.records)
         except psycopg.Error as error:
             self._end_attempt(batch, is_held_up=error.sqlstate == _HELD_UP)
             await self._recover(batch.records, error)
         except Exception as error:  # noqa: BLE001 - a writer that died would leave everybody's records behind
             self._end_attempt(batch, is_held_up=False)
-            for handed in batch.records:
-                self._give_up(handed, f"writing it failed: {type(error).__name__}")
+            _log.error("settling_failed", error=type(error).__name__)
+            await asyncio.sleep(_LONGEST_PAUSE_S)
+            self._again.append(_Batch(batch.records))
         else:
+            self._pause_s = _PAUSE_S
             self._end_attempt(batch, is_held_up=False)
-            for handed in batch.records:
-                self._settle(handed)
+            self._flushed(batch.records)
+
+    async def _settle(self, records: list[_Handed]) -> None:
+        rows = [handed.row for handed in records if handed.row is not None]
+        ends = [handed.end for handed in records if handed.end is not None]
+        deadline_s = asyncio.get_running_loop().time() + self._patience_s
+        parameters = {"rows": _list_of(rows), "ends": _list_of(ends)}
+        found = await fetch_row(self._pool, SETTLE, parameters, deadline_s=deadline_s)
+        assert found is not None
+        if found[0] == "[]":
+            return
+        # Rare: somebody has settled these before, with another figure.
+        others = set(msgspec.json.decode(found[0], type=list[UUID]))
+        for handed in records:
+            if handed.settlement.usage is not None and handed.settlement.id in others:
+                await correct_settled(self._pool, handed.settlement.usage)
 
     def _writer_ended(self, writer: asyncio.Task[None]) -> None:
         self._writers.discard(writer)
         if writer.cancelled():
             # Only the end of the event loop cancels a writer, and with it all the others.
-            self._quarantined_under_way.clear()
-            while batch := self._next_batch():
-                self._end_attempt(batch, is_held_up=False)
-                for handed in batch.records:
-                    self._give_up(handed, "the process ended before the database took it")
+            if not self._writers:
+                for handed in list(self._unflushed):
+                    self._leave_behind(handed)
         elif self._handed or self._again:
             # Handed over after this writer had looked for more, and before it counted as ended.
             self._start_writer()
 
     def _next_batch(self) -> _Batch | None:
-        """Records that still have time; None when there are none, or none that may be tried now."""
-        while self._again:
-            again = self._again.popleft()
-            again.records = [handed for handed in again.records if not handed.settled.done()]
-            if again.records:
-                return again
+        """None when there is nothing to write, or nothing that may be tried now."""
+        if self._again:
+            return self._again.popleft()
         return self._next_quarantined() or self._next_fresh()
 
     def _next_quarantined(self) -> _Batch | None:
@@ -500,9 +408,7 @@ class PostgresUsageRecorder(UsageRecorder):
         fresh: list[_Handed] = []
         while self._handed and len(fresh) < _BATCH_MAX:
             handed = self._handed.popleft()
-            if handed.settled.done():
-                continue
-            if (waiting := self._quarantine.get(handed.usage.project_id)) is not None:
+            if (waiting := self._quarantine.get(handed.settlement.project_id)) is not None:
                 waiting.append(handed)
             else:
                 fresh.append(handed)
@@ -519,28 +425,70 @@ class PostgresUsageRecorder(UsageRecorder):
         """Decide what becomes of records whose write failed; every writer may take up what is left of them."""
         if error.sqlstate == _HELD_UP:
             self._set_apart(records)
-        elif error.sqlstate in _TRY_AGAIN_WHOLE or is_connection_failure(error):
+        elif error.sqlstate in _TRY_AGAIN_WHOLE:
             await asyncio.sleep(_PAUSE_S)
             self._again.append(_Batch(records))
+        elif is_connection_failure(error):
+            # In front of what has come since: it is written in order.
+            self._again.appendleft(_Batch(records))
+            pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, _LONGEST_PAUSE_S)
+            await asyncio.sleep(pause_s)
         elif len(records) > 1:
             # One record is at fault, and must not take its neighbours with it.
             middle = len(records) // 2
             self._again.extend((_Batch(records[:middle]), _Batch(records[middle:])))
-        elif error.sqlstate == _POINTS_NOWHERE and records[0].names_model:
+        elif records[0].row is not None and error.sqlstate == _POINTS_NOWHERE and records[0].names_model:
             # The model may have been deleted since the turn read of it; a session that is gone fails again.
             records[0].leave_out_model()
             self._again.append(_Batch(records))
         else:
-            self._give_up(
-                records[0],
-                f"the database refused it: {error.diag.message_primary} (SQLSTATE {error.sqlstate})",
-            )
+            await self._park(records[0], error)
+
+    async def _park(self, handed: _Handed, refusal: psycopg.Error) -> None:
+        """The ledger refuses it for good. The money was spent all the same."""
+        reason = f"{refusal.diag.message_primary} (SQLSTATE {refusal.sqlstate})"
+        usage = handed.settlement.usage
+        if usage is None:
+            self._give_up(handed, f"the database refused it: {reason}")
+            return
+        row = _row_of(usage)
+        fitting = msgspec.structs.replace(
+            row,
+            input_tokens=min(row.input_tokens, _MOST_TOKENS),
+            output_tokens=min(row.output_tokens, _MOST_TOKENS),
+            latency_ms=min(row.latency_ms, _MOST_TOKENS),
+        )
+        parameters = {
+            "rows": _list_of([_encode(fitting)]),
+            "ends": _list_of([] if handed.end is None else [handed.end]),
+            "record": _encode(row).decode(),
+            "reason": reason,
+        }
+        deadline_s = asyncio.get_running_loop().time() + self._patience_s
+        try:
+            await fetch_row(self._pool, PARK, parameters, deadline_s=deadline_s)
+        except psycopg.Error as error:
+            if (
+                error.sqlstate == _HELD_UP
+                or error.sqlstate in _TRY_AGAIN_WHOLE
+                or is_connection_failure(error)
+            ):
+                await asyncio.sleep(_PAUSE_S)
+                self._again.append(_Batch([handed]))
+            else:
+                self._give_up(
+                    handed, f"the database refused it: {reason}, and parked: SQLSTATE {error.sqlstate}"
+                )
+            return
+        handed.context.run(_log.error, "usage_parked", reason=reason, id=str(usage.id))
+        self._on_parked()
+        self._flushed([handed])
 
     def _set_apart(self, records: list[_Handed]) -> None:
         """Find the project that is locked, which the database does not name: each is tried alone, before all others."""
         by_project: dict[UUID, list[_Handed]] = {}
         for handed in records:
-            by_project.setdefault(handed.usage.project_id, []).append(handed)
+            by_project.setdefault(handed.settlement.project_id, []).append(handed)
         if len(by_project) == 1:
             (project,) = by_project
             self._quarantine.setdefault(project, deque()).extendleft(reversed(records))
@@ -549,31 +497,59 @@ class PostgresUsageRecorder(UsageRecorder):
             self._again.append(_Batch(alone))
             self._start_writer()
 
-    def _settle(self, handed: _Handed) -> None:
-        if handed.expiry is not None:
-            handed.expiry.cancel()
-        if handed.settled.done():
-            handed.context.run(_log.warning, "usage_recorded_late", id=str(handed.usage.id))
+    def _flushed(self, records: list[_Handed]) -> None:
+        """The database has them."""
+        self._journal.flushed([handed.settlement for handed in records])
+        for handed in records:
+            self._unflushed.pop(handed, None)
+            if handed.patience is not None:
+                handed.patience.cancel()
+            if handed.answer.done():
+                handed.context.run(_log.warning, "usage_recorded_late", id=str(handed.settlement.id))
+            else:
+                handed.answer.set_result(True)
+
+    def _run_out_of_patience(self, handed: _Handed) -> None:
+        """Its caller is answered; it stays to be written."""
+        if handed.answer.done():
+            return
+        handed.answer.set_result(handed.is_kept)
+        if handed.is_kept:
+            handed.context.run(_log.warning, "usage_kept_for_later", id=str(handed.settlement.id))
         else:
-            handed.settled.set_result(True)
+            handed.context.run(
+                self._report, handed.settlement, "neither the database nor the disk took it in time"
+            )
 
     def _give_up(self, handed: _Handed, reason: str) -> None:
-        if handed.expiry is not None:
-            handed.expiry.cancel()
-        if not handed.settled.done():
-            handed.settled.set_result(False)
-            handed.context.run(self._report, handed.usage, reason)
+        """Nothing will ever take it."""
+        handed.context.run(self._report, handed.settlement, reason)
+        self._unflushed.pop(handed, None)
+        if handed.patience is not None:
+            handed.patience.cancel()
+        if not handed.answer.done():
+            handed.answer.set_result(False)
 
-    def _report(self, usage: TokenUsage, reason: str) -> None:
-        _log.error("usage_unrecorded", reason=reason, **msgspec.to_builtins(_row_of(usage)))
-        self._on_unrecorded(usage)
+    def _leave_behind(self, handed: _Handed) -> None:
+        """The event loop ends before the database took it; what is on disk is settled by the next process."""
+        if not handed.is_kept:
+            self._give_up(handed, "the process ended before the database took it")
+        elif not handed.answer.done():
+            handed.answer.set_result(True)
+
+    def _report(self, settlement: Settlement, reason: str) -> None:
+        if settlement.usage is not None:
+            row = msgspec.to_builtins(_row_of(settlement.usage))
+            _log.error("usage_unrecorded", reason=reason, **row)
+            self._on_unrecorded(settlement.usage)
+        else:
+            _log.error("turn_end_unrecorded", reason=reason, turn_id=str(settlement.turn_id))
+
+
+def _list_of(documents: list[bytes]) -> str:
+    return (b"[" + b",".join(documents) + b"]").decode()
 
 
 def _take(waiting: deque[_Handed]) -> list[_Handed]:
-    """The first of them that still have time, as many as are written together."""
-    taken: list[_Handed] = []
-    while waiting and len(taken) < _BATCH_MAX:
-        handed = waiting.popleft()
-        if not handed.settled.done():
-            taken.append(handed)
-    return taken
+    """The first of them, as many as are written together."""
+    return [waiting.popleft() for _ in range(min(len(waiting), _BATCH_MAX))]

@@ -38,6 +38,7 @@ class NewModel:
     has_manual_prices: bool
     """Somebody typed them: a synchronisation with the provider leaves them alone."""
     context_window: int | None
+    max_output_tokens: int | None
     supports_tool_calling: bool
 
 

@@ -1,6 +1,6 @@
 """The chat provider: one call, streamed."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -8,7 +8,7 @@ from domain.failure import FailureCode, TurnFailure
 from domain.provider import Provider, RoutingPreference
 from domain.secret import Secret
 from domain.step import CalledTool, Message, Tool
-from domain.usage import ReportedUsage
+from domain.usage import Prices, ReportedUsage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +24,12 @@ class ChatCall:
     deadline_s: float
     """On the event loop's clock: the call ends then, whatever it is doing."""
     traceparent: str | None = None
+    max_output_tokens: int | None = None
+    """The most the model may make; None: as the provider likes."""
+    max_prices: Prices | None = None
+    """No upstream that is dearer may answer; None: any."""
+    on_generation: Callable[[str], None] = field(default=lambda _generation_id: None, repr=False)
+    """Told the call's id at the provider as soon as there is one; it must not raise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +47,8 @@ class ChatOutcome:
     generation_id: str | None = None
     may_be_charged: bool = False
     """It brought content or usage, or its fate is unknown: cut, timed out or cancelled after it was sent."""
+    is_complete: bool = False
+    """The provider has said all it had to say: its usage, if it named one, is its last word."""
     generated: Sequence[str] = field(default=(), repr=False)
     """Everything the model made, reasoning and raw arguments included: to be counted when the usage is missing."""
 

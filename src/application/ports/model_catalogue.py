@@ -20,6 +20,8 @@ class OfferedModel:
     prices: Prices | None
     """None where the provider publishes none, or none that tokens × price could give."""
     context_window: int | None
+    max_output_tokens: int | None
+    """The most that one answer of it has; None: the provider does not say."""
     supports_tool_calling: bool | None
     """None: the provider does not say."""
 

@@ -3,8 +3,8 @@
 from typing import Protocol
 from uuid import UUID
 
-from domain.binding import BoundModel
 from domain.failure import FailureCode
+from domain.settlement import TurnStart
 from domain.usage import ReportedUsage
 
 
@@ -24,16 +24,9 @@ class TurnTelemetry(Protocol):
         ...
 
     def settlement_cut(
-        self,
-        turn_id: UUID,
-        *,
-        session_id: UUID,
-        project_id: UUID,
-        bound: BoundModel,
-        usage: ReportedUsage | None,
-        generation_id: str | None,
+        self, start: TurnStart, *, usage: ReportedUsage | None, generation_id: str | None
     ) -> None:
-        """The process ended before a call that may be charged was handed to the recorder: it has no row.
+        """The process ended before a call that may be charged was handed to the recorder: another one settles it.
 
         `usage` and `generation_id` are the provider's own, by which the charge can be found there.
         """

@@ -17,6 +17,8 @@ _COMMANDS: Final = {
     "migrate": "bring the database to this program's schema",
     "router": "switch a workspace's tool router on or off",
     "report": "say what was spent, by day, model and actor",
+    "audit": "check that ledger, counters, holds and events agree",
+    "reconcile": "ask the provider what estimated rows truly cost",
     "token": "print a user's token, for development",
     "simulate": "run a simulated OpenRouter",
     "version": "say which versions these are",

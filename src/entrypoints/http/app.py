@@ -1,7 +1,7 @@
 """The HTTP application: routes, guard, errors, health."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.params import FromPath
 from litestar.types import ASGIApp
 
+from entrypoints.background import ask_for_the_truth, settle_for_the_dead, tell_of_audits
 from entrypoints.container import Container
 from entrypoints.http.openapi import SECURITY, TurnOperation, TurnStreamOperation
 from entrypoints.http.owners import owners_router
@@ -25,6 +26,17 @@ _SETTLING_S: Final = 2.5
 """What settlements and decisions that turns have left behind may take at the end: the last of the 28 s for leaving."""
 
 _log: Final = structlog.get_logger("brabo.http")
+
+
+@asynccontextmanager
+async def _running(work: Coroutine[Any, Any, None]) -> AsyncGenerator[None, None]:
+    """Run it beside what happens inside, and end it then."""
+    task = asyncio.ensure_future(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
 
 
 def create_app(container: Container, patience: Patience | None = None) -> Litestar:
@@ -75,6 +87,10 @@ def create_app(container: Container, patience: Patience | None = None) -> Litest
         database = await container.database_readiness()
         if not database.is_ready:
             return Response({"status": "not ready", "reason": database.reason}, status_code=503)
+        recorder = container.usage_recorder()
+        if recorder.unkept:
+            reason = f"{recorder.unkept} settlements are neither in the database nor on disk"
+            return Response({"status": "not ready", "reason": reason}, status_code=503)
         return Response({"status": "ready"})
 
     @asynccontextmanager
@@ -84,9 +100,18 @@ def create_app(container: Container, patience: Patience | None = None) -> Litest
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(container.read_pool())
             await stack.enter_async_context(container.write_pool())
+            await stack.enter_async_context(container.holds_pool())
             await stack.enter_async_context(container.owners_pool())
             await stack.enter_async_context(container.way_out())
+            container.journal().open()
+            stack.callback(container.journal().close)
             stack.push_async_callback(container.usage_recorder().close)
+            await stack.enter_async_context(_running(container.turn_starts().run()))
+            stack.push_async_callback(container.generation_records().close)
+            await stack.enter_async_context(_running(settle_for_the_dead(container)))
+            await stack.enter_async_context(_running(tell_of_audits(container)))
+            if settings.reconciles:
+                await stack.enter_async_context(_running(ask_for_the_truth(container)))
             yield
             await asyncio.wait({asyncio.ensure_future(turns.pipeline.settled())}, timeout=_SETTLING_S)
 

@@ -10,7 +10,7 @@ from litestar.params import FromPath
 from msgspec import UNSET, UnsetType
 
 from application.ports.agent_areas import AgentArea
-from application.ports.budgets import BudgetOwner, OwnedBudget
+from application.ports.budgets import BudgetOwner, CannotBeStrict, OwnedBudget
 from domain.budget import LIMIT_MICROS_MAX, BudgetPolicy
 from domain.usage import to_micros
 from entrypoints.container import Container
@@ -28,9 +28,20 @@ from entrypoints.http.wire import BadBody
 _BUDGET_LIKE: Final = '{"limitUsd": 2.5, "policy": "block"} or {"limitMicros": 2500000}'
 _AREA_LIKE: Final = '{"limitUsd": 2.5}, {"limitMicros": 2500000} or {"limitUsd": null}'
 _LIMIT_USD_MAX: Final = LIMIT_MICROS_MAX // 1_000_000
+_HOLDS_NOTHING: Final = (
+    "A strict budget needs a limit above 0 and the policy `block`, since it holds what turns may cost: send such a "
+    'limit and `"policy": "block"`, or `"strict": false`.'
+)
 _NOT_STORED: Final = {"Cache-Control": "no-store"}
 
 _Micros = Annotated[int, msgspec.Meta(ge=0, le=LIMIT_MICROS_MAX)]
+
+
+class WireExcess(msgspec.Struct, frozen=True):
+    """Turns that came to more than was held for them, and how many micro-USD more in all."""
+
+    turns: int
+    micros: int
 
 
 class WireBudget(msgspec.Struct, frozen=True, rename="camel"):
@@ -40,6 +51,9 @@ class WireBudget(msgspec.Struct, frozen=True, rename="camel"):
     spent_micros: int
     policy: BudgetPolicy
     last_threshold_notified: int
+    strict: bool
+    held_micros: int
+    excess: WireExcess
 
 
 class WireArea(msgspec.Struct, frozen=True, rename="camel"):
@@ -65,6 +79,12 @@ class _LimitBody(msgspec.Struct, frozen=True, rename="camel"):
 
 class _BudgetBody(_LimitBody, frozen=True, rename="camel"):
     policy: BudgetPolicy | UnsetType = UNSET
+    strict: bool | UnsetType = UNSET
+
+
+class _AreaBody(_LimitBody, frozen=True, rename="camel"):
+    strict: msgspec.Raw | UnsetType = UNSET
+    """Of no area: a ceiling holds nothing."""
 
 
 def budget_routes(container: Container) -> list[HTTPRouteHandler]:
@@ -81,8 +101,17 @@ def budget_routes(container: Container) -> list[HTTPRouteHandler]:
         limit_micros = _limit_of(wanted, like=_BUDGET_LIKE)
         if limit_micros is None:
             raise BadBody(f"The body must be {_BUDGET_LIKE}: a limit is a number; 0 is no limit.")
-        policy = None if wanted.policy is UNSET else wanted.policy
-        return _budget(await set_budget(user_id, owner, limit_micros=limit_micros, policy=policy))
+        try:
+            budget = await set_budget(
+                user_id,
+                owner,
+                limit_micros=limit_micros,
+                policy=None if wanted.policy is UNSET else wanted.policy,
+                is_strict=None if wanted.strict is UNSET else wanted.strict,
+            )
+        except CannotBeStrict:
+            raise BadBody(_HOLDS_NOTHING) from None
+        return _budget(budget)
 
     @get(
         "/projects/{project_id:str}/budget",
@@ -151,7 +180,9 @@ def budget_routes(container: Container) -> list[HTTPRouteHandler]:
     ) -> Response[WireArea]:
         """Set what the area may spend, or take its ceiling away, from the next turn on."""
         user_id = caller_of(request, tokens)
-        wanted = decoded(await request.body(), _LimitBody, like=_AREA_LIKE)
+        wanted = decoded(await request.body(), _AreaBody, like=_AREA_LIKE)
+        if wanted.strict is not UNSET and bytes(wanted.strict).strip() != b"false":
+            raise BadBody(f"The body must be {_AREA_LIKE}: an area's ceiling cannot be `strict`.")
         limit_micros = _limit_of(wanted, like=_AREA_LIKE)
         area = await limit_agent_area(user_id, id_of(project_id), key, limit_micros=limit_micros)
         return Response(_wire_area(area), headers=_NOT_STORED)
@@ -191,7 +222,15 @@ def _number(text: str) -> Decimal | None:
 
 
 def _budget(budget: OwnedBudget) -> Response[WireBudget]:
-    body = WireBudget(budget.limit_micros, budget.spent_micros, budget.policy, budget.last_threshold_notified)
+    body = WireBudget(
+        budget.limit_micros,
+        budget.spent_micros,
+        budget.policy,
+        budget.last_threshold_notified,
+        budget.is_strict,
+        budget.held_micros,
+        WireExcess(budget.excess_turns, budget.excess_micros),
+    )
     return Response(body, headers=_NOT_STORED)
 
 

@@ -525,10 +525,23 @@ _POLICY: Final = Schema(
     enum=list(BudgetPolicy),
     description="`block` refuses turns from the whole of the limit on, `allow` never does.",
 )
+_STRICT: Final = Schema(
+    type=OpenAPIType.BOOLEAN,
+    description="Before each turn the most that it can cost is held, and a turn that does not fit is refused. Needs a "
+    "limit and the policy `block`.",
+)
 _BUDGET: Final = Schema(
     type=OpenAPIType.OBJECT,
     title="Budget",
-    required=["limitMicros", "spentMicros", "policy", "lastThresholdNotified"],
+    required=[
+        "limitMicros",
+        "spentMicros",
+        "policy",
+        "lastThresholdNotified",
+        "strict",
+        "heldMicros",
+        "excess",
+    ],
     properties={
         "limitMicros": _LIMIT_MICROS,
         "spentMicros": _count("Since the budget was made."),
@@ -538,6 +551,16 @@ _BUDGET: Final = Schema(
             enum=[0, *THRESHOLDS_PERCENT],
             description="The thresholds up to this percentage were announced. A raised limit arms again, and "
             "lowers this to, what is still crossed.",
+        ),
+        "strict": _STRICT,
+        "heldMicros": _count(
+            "Held for turns under way, and for those whose cost is not known for certain yet."
+        ),
+        "excess": Schema(
+            type=OpenAPIType.OBJECT,
+            description="What turns came to beyond what was held for them. It counts as spent all the same.",
+            required=["turns", "micros"],
+            properties={"turns": _count("Such turns."), "micros": _count("Of all of them together.")},
         ),
     },
 )
@@ -556,6 +579,9 @@ _BUDGET_EXAMPLE: Final = {
     "spentMicros": 1_900_000,
     "policy": "block",
     "lastThresholdNotified": 70,
+    "strict": True,
+    "heldMicros": 120_000,
+    "excess": {"turns": 0, "micros": 0},
 }
 _AREA_EXAMPLE: Final = {"key": "qa", "limitMicros": 2_500_000, "spentMicros": 420_000}
 _UNLIMITED_AREA_EXAMPLE: Final = {"key": "dev", "limitMicros": None, "spentMicros": 1_480_000}
@@ -599,11 +625,12 @@ def _budget_body() -> RequestBody:
     policy = Schema(
         type=_POLICY.type, enum=_POLICY.enum, description=f"{_POLICY.description} Absent: as it is."
     )
+    strict = Schema(type=_STRICT.type, description=f"{_STRICT.description} Absent: as it is.")
     return _limit_body(
-        {"limitUsd": _LIMIT_USD, "limitMicros": _LIMIT_MICROS, "policy": policy},
+        {"limitUsd": _LIMIT_USD, "limitMicros": _LIMIT_MICROS, "policy": policy, "strict": strict},
         {
             "Dollars": {"limitUsd": 2.5, "policy": "block"},
-            "Micro-USD": {"limitMicros": 2_500_000},
+            "Micro-USD, strict": {"limitMicros": 2_500_000, "strict": True},
         },
     )
 

@@ -5,10 +5,11 @@ Engines classify a failure by a word of its sentence: `orçamento`, `credencial`
 """
 
 import re
+from decimal import Decimal
 from typing import Final
 
-from domain.budget import BudgetScope
-from domain.failure import FailureCode, TurnFailure
+from domain.budget import STRICT_OUTPUT_TOKENS_MIN, BudgetScope
+from domain.failure import FailureCode, StrictObstacle, TurnFailure
 
 _MAX_DETAIL_CHARACTERS: Final = 200
 _NOT_FOR_READERS: Final = re.compile(
@@ -23,6 +24,13 @@ _BUDGET_OF: Final = {
     BudgetScope.SESSION: "da sessão",
     BudgetScope.AREA: "da área",
 }
+
+_OBSTACLES: Final = {
+    StrictObstacle.UNBOUNDED_PROVIDER: "{provider} não aceita um teto de resposta e de preço por chamada",
+    StrictObstacle.UNPRICED_MODEL: "o modelo deste turno não tem preço cadastrado",
+    StrictObstacle.SHORT_MODEL: f"o modelo deste turno não chega a responder {STRICT_OUTPUT_TOKENS_MIN} tokens",
+}
+"""Why a strict budget cannot hold anything for a turn."""
 
 _PROVIDER_FAILURES: Final = {
     FailureCode.CONNECTION: "A conexão com o provider {provider} falhou",
@@ -45,8 +53,7 @@ def sentence_for(failure: TurnFailure) -> str:
     code = failure.code
     provider = failure.provider.value if failure.provider else ""
     if code is FailureCode.BUDGET_EXHAUSTED:
-        scope = _BUDGET_OF[failure.budget] if failure.budget else "deste turno"
-        return f"O orçamento {scope} se esgotou; aumente o limite para continuar."
+        return _budget_sentence(failure, provider)
     if code is FailureCode.NO_CREDENTIAL:
         return f"Não há credencial utilizável de {provider} no cadastro do dono deste workspace."
     if code is FailureCode.NO_MODEL:
@@ -63,6 +70,25 @@ def sentence_for(failure: TurnFailure) -> str:
         return "A api falhou neste turno; o registro dela diz onde."
     sentence = _PROVIDER_FAILURES[code].format(provider=provider)
     return f"{sentence}{_status(failure)}{_detail(failure)}."
+
+
+def _budget_sentence(failure: TurnFailure, provider: str) -> str:
+    budget = f"O orçamento {_BUDGET_OF[failure.budget] if failure.budget else 'deste turno'}"
+    left = "" if failure.left_micros is None else f" Restam {_usd(failure.left_micros)} USD."
+    if failure.obstacle is not None:
+        return f"{budget} é estrito, e {_OBSTACLES[failure.obstacle].format(provider=provider)}.{left}"
+    if failure.needed_micros is None:
+        return f"{budget} se esgotou; aumente o limite para continuar."
+    return (
+        f"{budget} é estrito e não cobre o pior caso deste turno, de {_usd(failure.needed_micros)} USD.{left} "
+        "Aumente o limite para continuar."
+    )
+
+
+def _usd(micros: int) -> str:
+    """With all its digits, and two decimals at least."""
+    whole, _, decimals = f"{Decimal(micros).scaleb(-6):.6f}".partition(".")
+    return f"{whole}.{decimals[:2]}{decimals[2:].rstrip('0')}"
 
 
 def _status(failure: TurnFailure) -> str:

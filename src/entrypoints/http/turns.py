@@ -9,7 +9,7 @@ import structlog
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 from application.ports.turn_context import ContextUnavailable
-from application.turn import Turn, TurnPipeline, TurnRequest, UnknownSession
+from application.turn import BooksBehind, Turn, TurnPipeline, TurnRequest, UnknownSession
 from entrypoints.drain import Drain, Place
 from entrypoints.http.body import BodyTooLarge, ClientGone, TooLate, read_body
 from entrypoints.http.ids import uuid_in
@@ -72,7 +72,10 @@ class TurnRoutes:
                     )
                     return
                 place.hold(turn)
-                await present(turn, place.ended, self.patience, receive, send)
+                try:
+                    await present(turn, place.ended, self.patience, receive, send)
+                finally:
+                    turn.close()
 
         return answer
 
@@ -90,6 +93,7 @@ class TurnRoutes:
             received = await read_body(receive, place.ended)
             body = decode_turn(received)
             await refuse_too_deep(received)
+            body_bytes = len(received)
             del received
         except TooLate:
             raise _Refused(503, _LEAVING) from None
@@ -111,6 +115,7 @@ class TurnRoutes:
             wants_whole_catalogue=body.catalogo_completo is True,
             started_s=started_s,
             ceiling_s=ceiling_s,
+            body_bytes=body_bytes,
             traceparent=traceparent,
         )
         try:
@@ -119,6 +124,8 @@ class TurnRoutes:
             raise _Refused(404, "There is no such session in that project.") from None
         except ContextUnavailable as error:
             raise _Refused(503, f"The turn's context cannot be read: {error}") from None
+        except BooksBehind as error:
+            raise _Refused(503, f"The turn cannot be entered in the books: {error}") from None
 
 
 class _Refused(Exception):  # noqa: N818 - it names what happened

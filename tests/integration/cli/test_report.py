@@ -14,7 +14,7 @@ from psycopg import sql
 from domain.usage import TokenCounts, TokenUsage, implicit_cost
 from tests.support.brabo import environment, run, run_process
 from tests.support.brabo_data import create_project, create_session, create_world, insert
-from tests.support.ledger_worlds import postgres_world, usage_of
+from tests.support.ledger_worlds import postgres_world, row_of, usage_of
 
 DECISIONS = 10_000
 WRITTEN_TOGETHER = 500
@@ -57,7 +57,7 @@ async def test_ten_thousand_decisions_add_up_exactly(database_url: str, environ:
 
         for _ in range(DECISIONS // WRITTEN_TOGETHER):
             written = await asyncio.gather(
-                *(world.recorder.record(decision()) for _ in range(WRITTEN_TOGETHER))
+                *(world.recorder.record(row_of(decision())) for _ in range(WRITTEN_TOGETHER))
             )
             assert all(written)
     found = await asyncio.to_thread(run_process, ["report", "spend", "--json", "--days", "2"], environ)

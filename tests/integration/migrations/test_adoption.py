@@ -70,8 +70,21 @@ ADDED_LINES = {
         ),
     },
     "py0003": {"column token_usage.charged_usd numeric YES -"},
+    "py0004": set(),  # see `books_lines`
 }
 REVISIONS = tuple(ADDED_LINES)
+BOOKS = "py0004"
+
+
+@pytest.fixture(scope="module")
+def books_lines(databases: Databases) -> Iterator[set[str]]:
+    """What py0004 adds: some two hundred lines, which test_schema.py compares with the tables one by one."""
+    url = databases.create()
+    migrate.upgrade(url)
+    head = dump_schema(url)
+    migrate.downgrade(url, "py0003")
+    yield head - dump_schema(url)
+    databases.drop(url)
 
 
 def make_existing(database_url: str, *changes: str) -> set[str]:
@@ -117,15 +130,26 @@ def without_our_mark(schema: set[str]) -> set[str]:
             id="py0002 is there",
         ),
         pytest.param(
-            (WITH_0066, WITH_0067, WITH_PY0001, WITH_PY0002, WITH_PY0003), (), (), id="all is there"
+            (WITH_0066, WITH_0067, WITH_PY0001, WITH_PY0002, WITH_PY0003),
+            (BOOKS,),
+            (BOOKS,),
+            id="py0003 is there",
         ),
-        pytest.param((WITH_0067,), REVISIONS, ("0066", "py0001", "py0002", "py0003"), id="0067 without 0066"),
-        pytest.param((WITH_PY0001,), REVISIONS, ("0066", "0067", "py0002", "py0003"), id="py0001 alone"),
-        pytest.param((WITH_PY0003,), REVISIONS, REVISIONS[:-1], id="py0003 alone"),
+        pytest.param(
+            (WITH_0067,), REVISIONS, ("0066", "py0001", "py0002", "py0003", BOOKS), id="0067 without 0066"
+        ),
+        pytest.param(
+            (WITH_PY0001,), REVISIONS, ("0066", "0067", "py0002", "py0003", BOOKS), id="py0001 alone"
+        ),
+        pytest.param((WITH_PY0003,), REVISIONS, (*REVISIONS[:-2], BOOKS), id="py0003 alone"),
     ],
 )
 def test_what_is_there_is_stamped_and_what_is_missing_is_added(
-    empty_database_url: str, changes: tuple[str, ...], applied: tuple[str, ...], added: tuple[str, ...]
+    empty_database_url: str,
+    changes: tuple[str, ...],
+    applied: tuple[str, ...],
+    added: tuple[str, ...],
+    books_lines: set[str],
 ) -> None:
     before = make_existing(empty_database_url, *changes)
     said: list[str] = []
@@ -135,7 +159,7 @@ def test_what_is_there_is_stamped_and_what_is_missing_is_added(
     assert report == migrate.MigrationReport(before=None, after=HEAD, applied=applied, adopted=True)
     assert said[0].startswith("adopting")
     after = without_our_mark(dump_schema(empty_database_url))
-    assert after - before == set().union(*(ADDED_LINES[revision] for revision in added))
+    assert after - before == books_lines.union(*(ADDED_LINES[revision] for revision in added))
     assert before - after == set()
     state = migrate.where(empty_database_url)
     assert (state.current, state.adopted, state.pending) == (HEAD, True, ())
@@ -384,7 +408,7 @@ def test_what_was_there_before_us_is_remembered(empty_database_url: str) -> None
 
 def test_our_own_table_found_again_is_used_as_it_is_and_stays_ours(empty_database_url: str) -> None:
     make_existing(empty_database_url, WITH_0066, WITH_0067, WITH_PY0001, WITH_PY0002, WITH_PY0003)
-    assert migrate.upgrade(empty_database_url).applied == ()
+    assert migrate.upgrade(empty_database_url).applied == (BOOKS,)
     with psycopg.connect(empty_database_url) as connection:
         kept = connection.execute("SELECT was_enabled, is_enabled FROM brabo_api_router_switches").fetchall()
         remembered = connection.execute("SELECT table_name FROM brabo_api_adoption").fetchall()
@@ -393,7 +417,7 @@ def test_our_own_table_found_again_is_used_as_it_is_and_stays_ours(empty_databas
 
     migrate.downgrade(empty_database_url, "py0001")
     assert not {line for line in dump_schema(empty_database_url) if "brabo_api_router_switches" in line}
-    assert migrate.upgrade(empty_database_url).applied == ("py0002", "py0003")
+    assert migrate.upgrade(empty_database_url).applied == ("py0002", "py0003", BOOKS)
 
 
 def test_our_own_table_alone_makes_no_database_of_another_program(empty_database_url: str) -> None:
@@ -414,4 +438,4 @@ def test_an_adopted_database_that_is_behind_is_looked_at_again(empty_database_ur
     with psycopg.connect(empty_database_url) as connection:
         connection.execute("ALTER TABLE token_usage ALTER reasoning_tokens TYPE int")
     report = migrate.upgrade(empty_database_url)
-    assert (report.applied, report.adopted) == (("py0001", "py0002", "py0003"), False)
+    assert (report.applied, report.adopted) == (("py0001", "py0002", "py0003", BOOKS), False)

@@ -13,7 +13,7 @@ from tests.integration.migrations.conftest import MigratingProcesses
 from tests.support.brabo_data import World, create_world
 from tests.support.schema_dump import dump_schema
 
-REVISIONS = ["0065", "0066", "0067", "py0001", "py0002", "py0003"]
+REVISIONS = ["0065", "0066", "0067", "py0001", "py0002", "py0003", "py0004"]
 
 
 @pytest.fixture
@@ -56,7 +56,13 @@ def test_five_at_once_one_revision_behind(
     migrate.upgrade(empty_database_url)
     head = dump_schema(empty_database_url)
     migrate.downgrade(empty_database_url, "0067")
-    assert five_processes.upgrade(empty_database_url) == [[], [], [], [], ["py0001", "py0002", "py0003"]]
+    assert five_processes.upgrade(empty_database_url) == [
+        [],
+        [],
+        [],
+        [],
+        ["py0001", "py0002", "py0003", "py0004"],
+    ]
     assert dump_schema(empty_database_url) == head
 
 
@@ -160,7 +166,7 @@ def test_a_table_in_use_for_too_long_is_an_error_that_names_who_holds_it(
     assert "2 attempts" in str(caught.value)
     assert "dev-secret" not in str(caught.value)
     assert migrate.where(empty_database_url).current == "0066"
-    assert migrate.upgrade(empty_database_url).applied == ("0067", "py0001", "py0002", "py0003")
+    assert migrate.upgrade(empty_database_url).applied == ("0067", "py0001", "py0002", "py0003", "py0004")
 
 
 def test_waiting_for_another_migration_is_said_and_has_an_end(

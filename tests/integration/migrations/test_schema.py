@@ -11,7 +11,7 @@ from adapters.postgres.tables import BASELINE, HEAD, metadata, revision_of
 from tests.support.brabo_data import create_world, insert
 from tests.support.schema_dump import dump_schema
 
-REVISIONS = ["0065", "0066", "0067", "py0001", "py0002", "py0003"]
+REVISIONS = ["0065", "0066", "0067", "py0001", "py0002", "py0003", "py0004"]
 
 
 def test_the_head_is_the_newest_revision() -> None:
@@ -28,7 +28,10 @@ def test_the_migrated_schema_is_that_of_the_tables(empty_database_url: str) -> N
     engine = create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(empty_database_url))
     metadata.create_all(engine)
     engine.dispose()
-    assert migrated == dump_schema(empty_database_url)
+    # The tables do not know the triggers.
+    triggers = {line for line in migrated if line.startswith("trigger ")}
+    assert len(triggers) == 3
+    assert migrated - triggers == dump_schema(empty_database_url)
     assert len(migrated) > 200
     assert "storage budgets {fillfactor=50}" in migrated
 

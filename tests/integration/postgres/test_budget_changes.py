@@ -11,11 +11,12 @@ import pytest
 
 from adapters.in_memory.ledger import AreaEntry, BudgetEntry
 from adapters.postgres import budgets, usage_recorder
+from adapters.postgres.settle import SETTLE
 from application.ports.agent_areas import AgentArea
 from application.ports.budgets import BudgetOwner, OwnedBudget, UnknownOwner
 from domain.budget import BudgetPolicy, BudgetScope
 from domain.usage import TokenUsage
-from tests.support.ledger_worlds import PostgresWorld, postgres_world, usage_of
+from tests.support.ledger_worlds import PostgresWorld, postgres_world, row_of, usage_of
 
 WAITING = """
     SELECT pid FROM pg_stat_activity
@@ -53,7 +54,7 @@ async def until_it_waits_for_a_lock(world: PostgresWorld, task: "asyncio.Task[An
 
 def settle(connection: psycopg.Connection, usage: TokenUsage) -> None:
     records = msgspec.json.encode([usage_recorder._row_of(usage)]).decode()
-    connection.execute(usage_recorder._SETTLE, {"records": records})
+    connection.execute(SETTLE, {"rows": records, "ends": "[]"})
 
 
 def announced(world: PostgresWorld) -> list[tuple[int, int, int]]:
@@ -71,7 +72,7 @@ async def test_a_change_that_waited_for_a_settlement_starts_from_what_it_left(wo
 
     assert await change == OwnedBudget(130, 95, BudgetPolicy.BLOCK, 70)
     assert announced(world) == [(70, 95, 100), (90, 95, 100)]
-    assert await world.recorder.record(usage_of(world, 25))
+    assert await world.recorder.record(row_of(usage_of(world, 25)))
     assert announced(world) == [(70, 95, 100), (90, 95, 100), (90, 120, 130)]
 
 
@@ -82,7 +83,7 @@ async def test_a_settlement_that_waited_for_a_change_goes_by_the_new_limit(world
             budgets._SET_PROJECTS,
             {"project_id": world.project_id, "limit_micros": 1_000, "policy": "allow"},
         )
-        settling = asyncio.create_task(world.recorder.record(usage_of(world, 30)))
+        settling = asyncio.create_task(world.recorder.record(row_of(usage_of(world, 30))))
         await until_it_waits_for_a_lock(world, settling)
         connection.commit()
 
@@ -100,7 +101,7 @@ async def test_a_settlement_that_waited_announces_again_what_was_armed_meanwhile
         connection.execute(
             budgets._SET_PROJECTS, {"project_id": world.project_id, "limit_micros": 200, "policy": None}
         )
-        settling = asyncio.create_task(world.recorder.record(usage_of(world, 50)))
+        settling = asyncio.create_task(world.recorder.record(row_of(usage_of(world, 50))))
         await until_it_waits_for_a_lock(world, settling)
         connection.commit()
 
@@ -151,7 +152,7 @@ async def test_many_changes_among_many_settlements(world: PostgresWorld) -> None
     recorded = []
     for _ in range(TURNS // 20):
         recorded += await asyncio.gather(
-            *(world.recorder.record(usage_of(world, COST_MICROS)) for _ in range(20))
+            *(world.recorder.record(row_of(usage_of(world, COST_MICROS))) for _ in range(20))
         )
     is_over = True
     changes = sum(await asyncio.gather(*changing))

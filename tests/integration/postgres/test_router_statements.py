@@ -145,7 +145,7 @@ def is_context_read(text: str) -> bool:
 
 
 def is_settle(text: str) -> bool:
-    return text.startswith("WITH") and "INSERT INTO token_usage" in text
+    return text.lstrip().startswith("WITH") and "INSERT INTO token_usage" in text
 
 
 def assert_one_read_one_settle(statements: list[str]) -> None:

@@ -16,6 +16,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 from structlog.testing import capture_logs
 
+from adapters.in_memory.journal import InMemoryJournal
 from adapters.in_memory.ledger import AreaEntry, BudgetEntry
 from adapters.postgres.pool import Pool, conninfo_of, fetch_row, read_pool, write_pool
 from adapters.postgres.readiness import database_is_ready
@@ -23,11 +24,11 @@ from adapters.postgres.turn_contexts import PostgresTurnContexts
 from adapters.postgres.usage_recorder import PostgresUsageRecorder
 from application.ports.turn_context import ContextUnavailable
 from domain.binding import BindingScope
-from domain.budget import Budget, BudgetPolicy, BudgetScope
+from domain.budget import BudgetPolicy, BudgetScope
 from domain.provider import Provider
 from domain.usage import TokenUsage
 from tests.support.database_proxy import DatabaseProxy, database_proxy, free_port
-from tests.support.ledger_worlds import PostgresWorld, postgres_world, sealed_key, usage_of
+from tests.support.ledger_worlds import PostgresWorld, postgres_world, row_of, sealed_key, usage_of
 
 PATIENCE_S = 0.5
 SLACK_S = 1.0
@@ -50,13 +51,26 @@ def within(limit_s: float) -> asyncio.Timeout:
     return asyncio.timeout(limit_s + SLACK_S)
 
 
+def recorder_over(
+    pool: Pool, journal: InMemoryJournal, unrecorded: list[TokenUsage], *, patience_s: float = 2.0
+) -> PostgresUsageRecorder:
+    return PostgresUsageRecorder(
+        pool,
+        journal,
+        process_id=uuid4(),
+        host="here",
+        on_unrecorded=unrecorded.append,
+        patience_s=patience_s,
+    )
+
+
 @asynccontextmanager
 async def recorder_on(
-    url: str, *, patience_s: float = PATIENCE_S
+    url: str, *, patience_s: float = PATIENCE_S, journal: InMemoryJournal | None = None
 ) -> AsyncIterator[tuple[PostgresUsageRecorder, list[TokenUsage]]]:
     unrecorded: list[TokenUsage] = []
     async with write_pool(url) as pool:
-        recorder = PostgresUsageRecorder(pool, on_unrecorded=unrecorded.append, patience_s=patience_s)
+        recorder = recorder_over(pool, journal or InMemoryJournal(), unrecorded, patience_s=patience_s)
         yield recorder, unrecorded
         async with within(patience_s):
             await recorder.close()
@@ -122,10 +136,14 @@ async def test_a_server_that_falls_silent_is_given_up_in_time_and_found_again(
 async def test_a_server_that_went_away_is_found_again_and_not_besieged(
     world: PostgresWorld, proxy: DatabaseProxy, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with read_pool(proxy.url) as pool, recorder_on(proxy.url) as (recorder, unrecorded):
+    full = InMemoryJournal(is_full=True)
+    async with (
+        read_pool(proxy.url) as pool,
+        recorder_on(proxy.url, journal=full) as (recorder, unrecorded),
+    ):
         contexts = PostgresTurnContexts(pool, patience_s=PATIENCE_S)
         assert await contexts.read(world.session_id, world.project_id, None) is not None
-        assert await recorder.record(usage_of(world))
+        assert await recorder.record(row_of(usage_of(world)))
 
         await proxy.stop()
         lost = usage_of(world)
@@ -135,7 +153,8 @@ async def test_a_server_that_went_away_is_found_again_and_not_besieged(
                 await contexts.read(world.session_id, world.project_id, None)
         with capture_logs() as logs:
             async with within(PATIENCE_S):
-                assert await recorder.record(lost) is False
+                assert await recorder.record(row_of(lost)) is False
+            assert recorder.unkept == 1
         await asyncio.sleep(4)  # longer than the pool tries
         assert time.process_time() - started_cpu_s < 0.5
         assert unrecorded == [lost]
@@ -150,7 +169,12 @@ async def test_a_server_that_went_away_is_found_again_and_not_besieged(
 
         await proxy.start()
         assert await eventually_read(contexts, world)
-        assert await recorder.record(usage_of(world)) or await recorder.record(usage_of(world))
+        assert await recorder.record(row_of(usage_of(world))) or await recorder.record(
+            row_of(usage_of(world))
+        )
+        # What was told of as lost is written all the same, since the process lived on.
+        assert lost.id in world.rows()
+        assert (recorder.unkept, recorder.oldest_unflushed_s) == (0, 0)
     password = conninfo_to_dict(world.database_url)["password"]
     assert str(password) not in caplog.text
 
@@ -168,12 +192,12 @@ async def eventually_read(contexts: PostgresTurnContexts, world: PostgresWorld) 
 async def test_connections_killed_while_idle_fail_no_turn(world: PostgresWorld) -> None:
     await asyncio.gather(
         *(world.contexts.read(world.session_id, world.project_id, None) for _ in range(30)),
-        *(world.recorder.record(usage_of(world)) for _ in range(30)),
+        *(world.recorder.record(row_of(usage_of(world))) for _ in range(30)),
     )
     assert await kill_all_connections(world) >= 4
 
     assert await world.contexts.read(world.session_id, world.project_id, None) is not None
-    assert await world.recorder.record(usage_of(world)) is True
+    assert await world.recorder.record(row_of(usage_of(world))) is True
     assert len(world.rows()) == 31
 
 
@@ -248,8 +272,9 @@ async def test_labels_and_columns_that_came_later_break_no_turn(world: PostgresW
     assert context is not None
     assert list(context.bindings.by_scope) == [known]
     assert context.sealed_keys == {}
-    assert context.budgets == [Budget(BudgetScope.PROJECT, 100, 100, BudgetPolicy.BLOCK)]
-    assert await world.recorder.record(usage_of(world))
+    (budget,) = context.budgets
+    assert (budget.limit_micros, budget.spent_micros, budget.policy) == (100, 100, BudgetPolicy.BLOCK)
+    assert await world.recorder.record(row_of(usage_of(world)))
     assert [each["payload"]["threshold"] for each in world.announcements()] == [70, 90, 100]
 
 
@@ -294,14 +319,15 @@ async def test_a_locked_budget_holds_up_its_own_turns_only(world: PostgresWorld)
     async with recorder_on(world.database_url, patience_s=4) as (recorder, unrecorded):
         with psycopg.connect(world.database_url) as holder:
             holder.execute("SELECT id FROM budgets WHERE project_id = %s FOR UPDATE", (world.project_id,))
-            results = await asyncio.gather(*map(recorder.record, usages))
+            results = await asyncio.gather(*map(recorder.record, map(row_of, usages)))
 
-    assert results == [False] * 4 + [True] * 4
-    assert unrecorded == usages[:4]
-    assert world.budget(BudgetScope.PROJECT, other_project).spent_micros == 4
-    # Whatever reached the budget after all, once its holder was gone, came with its row.
-    rows = [row for row in world.rows().values() if row["session_id"] == world.session_id]
-    assert world.budget(BudgetScope.PROJECT, world.project_id).spent_micros == len(rows)
+            assert results == [True] * 8  # four of them are on disk alone
+            assert world.budget(BudgetScope.PROJECT, other_project).spent_micros == 4
+            assert len(world.rows()) == 4
+
+    assert not unrecorded
+    assert len(world.rows()) == 8
+    assert world.budget(BudgetScope.PROJECT, world.project_id).spent_micros == 4
 
 
 async def test_a_long_lock_costs_no_other_project_a_record(world: PostgresWorld) -> None:
@@ -319,16 +345,16 @@ async def test_a_long_lock_costs_no_other_project_a_record(world: PostgresWorld)
                     usage_of(world, 1, project_id=project, session_id=session)
                     for project, session in sessions.items()
                 ]
-                settling += [asyncio.create_task(recorder.record(usage)) for usage in usages]
+                settling += [asyncio.create_task(recorder.record(row_of(usage))) for usage in usages]
                 await asyncio.sleep(0.1)
         await asyncio.gather(*settling)
         last = usage_of(world, 1)
-        assert await recorder.record(last)  # the lock is gone, and so is what it held up
+        assert await recorder.record(row_of(last))  # the lock is gone, and so is what it held up
 
-    assert {usage.project_id for usage in unrecorded} == {world.project_id}
-    assert world.budget(BudgetScope.PROJECT, world.project_id).spent_micros == len(
-        [row for row in world.rows().values() if row["session_id"] == world.session_id]
-    )
+    assert not unrecorded
+    mine = [row for row in world.rows().values() if row["session_id"] == world.session_id]
+    assert len(mine) + 1 > 2
+    assert world.budget(BudgetScope.PROJECT, world.project_id).spent_micros == len(mine)
 
 
 async def test_a_lock_that_is_released_in_time_costs_no_record(world: PostgresWorld) -> None:
@@ -337,7 +363,7 @@ async def test_a_lock_that_is_released_in_time_costs_no_record(world: PostgresWo
     async with recorder_on(world.database_url, patience_s=10) as (recorder, unrecorded):
         with psycopg.connect(world.database_url) as holder:
             holder.execute("SELECT id FROM budgets FOR UPDATE")
-            settling = asyncio.gather(*(recorder.record(usage_of(world, 1)) for _ in range(8)))
+            settling = asyncio.gather(*(recorder.record(row_of(usage_of(world, 1))) for _ in range(8)))
             await asyncio.sleep(1.2)
         assert all(await settling)
 
@@ -356,7 +382,7 @@ async def test_a_deadlock_with_another_program_loses_nothing(world: PostgresWorl
         async with await psycopg.AsyncConnection.connect(world.database_url) as other:
             await other.execute("SET deadlock_timeout = '10s'")  # so that the recorder is the one to give way
             await other.execute("UPDATE agent_areas SET spent_micros = spent_micros + 100")
-            settling = asyncio.gather(*map(recorder.record, usages))
+            settling = asyncio.gather(*map(recorder.record, map(row_of, usages)))
             await asyncio.sleep(0.3)
             await other.execute("UPDATE budgets SET spent_micros = spent_micros + 100")
         assert all(await settling)
@@ -374,18 +400,19 @@ async def test_among_a_thousand_the_bad_ones_fail_alone_and_soon(world: Postgres
         usages[position] = usage_of(world, 1, session_id=uuid4())
 
     async with recorder_on(world.database_url, patience_s=20) as (recorder, unrecorded):
-        results = await asyncio.gather(*map(recorder.record, usages))
+        results = await asyncio.gather(*map(recorder.record, map(row_of, usages)))
 
-    assert {position for position, committed in enumerate(results) if not committed} == bad
-    assert len(unrecorded) == len(bad)
-    assert world.budget(BudgetScope.PROJECT, world.project_id).spent_micros == 1_000 - len(bad)
+    assert all(results)
+    assert not unrecorded
+    assert world.parked_ids() == sorted(usages[position].id for position in bad)
+    assert world.budget(BudgetScope.PROJECT, world.project_id).spent_micros == 1_000
 
 
 async def test_thousands_handed_over_at_once_are_all_written(world: PostgresWorld) -> None:
     world.add_budget(BudgetEntry(BudgetScope.PROJECT, world.project_id, 10**9))
 
     async with recorder_on(world.database_url, patience_s=30) as (recorder, _):
-        results = await asyncio.gather(*(recorder.record(usage_of(world, 1)) for _ in range(5_000)))
+        results = await asyncio.gather(*(recorder.record(row_of(usage_of(world, 1))) for _ in range(5_000)))
 
     assert all(results)
     assert world.budget(BudgetScope.PROJECT, world.project_id).spent_micros == 5_000
@@ -395,18 +422,18 @@ async def test_a_silent_database_is_told_of_and_the_record_may_come_again(
     world: PostgresWorld, proxy: DatabaseProxy
 ) -> None:
     world.add_budget(BudgetEntry(BudgetScope.PROJECT, world.project_id, 1_000))
-    async with recorder_on(proxy.url) as (recorder, unrecorded):
-        assert await recorder.record(usage_of(world, 1))
+    async with recorder_on(proxy.url, journal=InMemoryJournal(is_full=True)) as (recorder, unrecorded):
+        assert await recorder.record(row_of(usage_of(world, 1)))
         usage = usage_of(world, 10)
 
         proxy.fall_silent()
         async with within(PATIENCE_S):
-            assert await recorder.record(usage) is False
+            assert await recorder.record(row_of(usage)) is False
         assert unrecorded == [usage]
 
         proxy.talk()
         async with asyncio.timeout(5):
-            while not await recorder.record(usage):
+            while not await recorder.record(row_of(usage)):
                 await asyncio.sleep(0.05)
     assert world.budget(BudgetScope.PROJECT, world.project_id).spent_micros == 11
     assert len(world.rows()) == 2
@@ -417,7 +444,7 @@ async def test_a_connection_lost_under_way_is_tried_again(world: PostgresWorld) 
     async with recorder_on(world.database_url, patience_s=10) as (recorder, unrecorded):
         with psycopg.connect(world.database_url) as holder:
             holder.execute("SELECT id FROM budgets FOR UPDATE")
-            settling = asyncio.create_task(recorder.record(usage_of(world, 5)))
+            settling = asyncio.create_task(recorder.record(row_of(usage_of(world, 5))))
             async with asyncio.timeout(5):
                 while not world.execute(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
@@ -432,12 +459,12 @@ async def test_a_connection_lost_under_way_is_tried_again(world: PostgresWorld) 
 async def test_what_nobody_waits_for_is_written_all_the_same(world: PostgresWorld) -> None:
     alone, taken_along, urgent, at_the_end = (usage_of(world, 1) for _ in range(4))
     async with recorder_on(world.database_url) as (recorder, unrecorded):
-        assert await recorder.record(alone, at_leisure=True)
-        waiting = asyncio.create_task(recorder.record(taken_along, at_leisure=True))
+        assert await recorder.record(row_of(alone), at_leisure=True)
+        waiting = asyncio.create_task(recorder.record(row_of(taken_along), at_leisure=True))
         await asyncio.sleep(0)
-        assert await recorder.record(urgent)
+        assert await recorder.record(row_of(urgent))
         assert waiting.done() or await waiting
-        last = asyncio.create_task(recorder.record(at_the_end, at_leisure=True))
+        last = asyncio.create_task(recorder.record(row_of(at_the_end), at_leisure=True))
         await asyncio.sleep(0)
         await recorder.close()
         assert await last
@@ -447,15 +474,15 @@ async def test_what_nobody_waits_for_is_written_all_the_same(world: PostgresWorl
 
 async def test_closing_writes_what_was_handed_over(world: PostgresWorld) -> None:
     async with write_pool(world.database_url) as pool:
-        recorder = PostgresUsageRecorder(pool, on_unrecorded=world.unrecorded.append)
-        handed = [asyncio.create_task(recorder.record(usage_of(world))) for _ in range(50)]
+        recorder = recorder_over(pool, InMemoryJournal(is_full=True), world.unrecorded)
+        handed = [asyncio.create_task(recorder.record(row_of(usage_of(world)))) for _ in range(50)]
         await asyncio.sleep(0)
         await recorder.close()
         assert all([await each for each in handed])
         assert len(world.rows()) == 50
 
         late = usage_of(world)
-        assert await recorder.record(late) is False
+        assert await recorder.record(row_of(late)) is False
         assert world.unrecorded == [late]
 
 
@@ -463,14 +490,14 @@ async def test_closing_before_a_silent_database_ends_in_time(
     world: PostgresWorld, proxy: DatabaseProxy
 ) -> None:
     async with write_pool(proxy.url) as pool:
-        recorder = PostgresUsageRecorder(pool, on_unrecorded=world.unrecorded.append, patience_s=PATIENCE_S)
-        assert await recorder.record(usage_of(world))
+        recorder = recorder_over(pool, InMemoryJournal(), world.unrecorded, patience_s=PATIENCE_S)
+        assert await recorder.record(row_of(usage_of(world)))
         proxy.fall_silent()
-        handed = asyncio.create_task(recorder.record(usage_of(world)))
+        handed = asyncio.create_task(recorder.record(row_of(usage_of(world))))
         await asyncio.sleep(0)
         async with within(PATIENCE_S):
             await recorder.close()
-        assert await handed is False
+        assert await handed is True  # it is on disk
 
 
 async def test_what_the_end_of_the_loop_cuts_off_is_told_of(world: PostgresWorld) -> None:
@@ -480,10 +507,10 @@ async def test_what_the_end_of_the_loop_cuts_off_is_told_of(world: PostgresWorld
 
     async def settle() -> None:
         async with write_pool(world.database_url, size=1) as pool:
-            recorder = PostgresUsageRecorder(pool, on_unrecorded=unrecorded.append)
-            first = asyncio.ensure_future(recorder.record(in_a_statement))
+            recorder = recorder_over(pool, InMemoryJournal(is_full=True), unrecorded)
+            first = asyncio.ensure_future(recorder.record(row_of(in_a_statement)))
             await asyncio.sleep(0.2)
-            await asyncio.gather(first, recorder.record(queued_behind_it))
+            await asyncio.gather(first, recorder.record(row_of(queued_behind_it)))
 
     async def process() -> None:
         settling = asyncio.ensure_future(settle())
@@ -507,21 +534,24 @@ async def test_a_record_outlives_its_model_and_not_its_session(world: PostgresWo
     lost = usage_of(world, 8, model_id=uuid4(), session_id=uuid4())
 
     with capture_logs() as logs:
-        results = await asyncio.gather(*map(world.recorder.record, [usage_of(world, 1), orphan, lost]))
+        results = await asyncio.gather(
+            *map(world.recorder.record, map(row_of, [usage_of(world, 1), orphan, lost]))
+        )
 
-    assert results == [True, True, False]
+    assert results == [True, True, True]
     assert world.rows()[orphan.id]["model_id"] is None
-    assert world.budget(BudgetScope.PROJECT, world.project_id).spent_micros == 8
-    assert world.unrecorded == [lost]
-    (told,) = [line for line in logs if line["event"] == "usage_unrecorded"]
-    assert (told["id"], told["cost_micros"], told["model_id"]) == (str(lost.id), 8, str(lost.model_id))
+    assert world.budget(BudgetScope.PROJECT, world.project_id).spent_micros == 16
+    assert world.unrecorded == []
+    assert world.parked_ids() == [lost.id]
+    (told,) = [line for line in logs if line["event"] == "usage_parked"]
+    assert told["id"] == str(lost.id)
 
 
 @pytest.mark.parametrize("text", ["with\0nul", "with \ud800 alone"])
 async def test_what_a_text_column_cannot_hold_costs_no_record(world: PostgresWorld, text: str) -> None:
     usage = usage_of(world, generation_id=text, upstream_provider=text, resolved_model_name=text)
 
-    assert await world.recorder.record(usage)
+    assert await world.recorder.record(row_of(usage))
 
     row = world.rows()[usage.id]
     assert row["generation_id"].startswith("with")
@@ -529,13 +559,16 @@ async def test_what_a_text_column_cannot_hold_costs_no_record(world: PostgresWor
 
 
 @pytest.mark.parametrize("latency_ms", [2**31, 2**70])
-async def test_a_number_no_column_holds_fails_its_record_alone(world: PostgresWorld, latency_ms: int) -> None:
+async def test_a_number_no_column_holds_is_parked_alone(world: PostgresWorld, latency_ms: int) -> None:
     bad = usage_of(world, latency_ms=latency_ms)
 
-    results = await asyncio.gather(*map(world.recorder.record, [usage_of(world), bad, usage_of(world)]))
+    results = await asyncio.gather(
+        *map(world.recorder.record, map(row_of, [usage_of(world), bad, usage_of(world)]))
+    )
 
-    assert results == [True, False, True]
-    assert world.unrecorded == [bad]
+    assert results == [True, True, True]
+    assert world.unrecorded == []
+    assert world.parked_ids() == [bad.id]
 
 
 # Readiness
@@ -658,7 +691,7 @@ async def test_secrets_are_in_no_log_of_a_turn(
     caplog.set_level(logging.DEBUG)
     with capture_logs() as logs:
         context = await world.contexts.read(world.session_id, world.project_id, None)
-        await world.recorder.record(usage_of(world, session_id=uuid4()))
+        await world.recorder.record(row_of(usage_of(world, session_id=uuid4())))
 
     assert context is not None
     envelope = context.sealed_keys[Provider.OPENROUTER].wrapped_dek

@@ -12,11 +12,11 @@ from uuid import UUID, uuid4
 import pytest
 
 from adapters.in_memory.clock import ManualClock
+from adapters.in_memory.journal import InMemoryJournal
 from adapters.in_memory.ledger import AreaEntry, BudgetEntry, InMemoryLedger
 from adapters.in_memory.router_switches import InMemoryRouterSwitches
 from adapters.in_memory.tool_router import ScriptedRouter
 from adapters.in_memory.usage_recorder import InMemoryUsageRecorder
-from adapters.system.ids import UuidV7Ids
 from application.decide_step_menu import DecideStepMenu, Decision, MenuRequest
 from application.ports.tool_router import Question
 from domain.budget import BudgetScope
@@ -32,8 +32,10 @@ from domain.routing import (
     Verdict,
 )
 from domain.secret import Secret
+from domain.settlement import TurnStart
 from domain.step import Step
 from domain.usage import ActorKind, Cost, Prices, TokenCounts, TokenUsage
+from tests.support.ledger_worlds import start_of
 from tests.support.loop_gaps import watched_loop
 from tests.support.steps import ACall, ATool, Said, tools
 
@@ -78,6 +80,7 @@ class Rig:
         self.session = self.ledger.add_session(self.project)
         self.router = ScriptedRouter()
         self.switches = InMemoryRouterSwitches()
+        self.journal = InMemoryJournal()
         self.unrecorded: list[TokenUsage] = []
         self.internal: list[BaseException] = []
         self.unreadable: list[UUID] = []
@@ -85,9 +88,8 @@ class Rig:
         self.use_case = DecideStepMenu(
             router=self.router,
             switches=self.switches,
-            recorder=InMemoryUsageRecorder(self.ledger, on_unrecorded=self.unrecorded.append),
+            recorder=InMemoryUsageRecorder(self.ledger, self.journal, on_unrecorded=self.unrecorded.append),
             clock=self.clock,
-            ids=UuidV7Ids(),
             on_internal_failure=self._failed,
             on_switch_unreadable=self.unreadable.append,
         )
@@ -96,19 +98,25 @@ class Rig:
         self.internal.append(error)
 
     def request(self, **over: Any) -> MenuRequest:
+        of_start = {name: over.pop(name) for name in ("workspace_id", "agent", "traceparent") if name in over}
         usual = MenuRequest(
-            workspace_id=self.workspace,
-            project_id=self.project,
-            session_id=self.session,
-            provider=Provider.OPENROUTER,
+            start=self.start(over.pop("provider", Provider.OPENROUTER), **of_start),
             api_key=KEY,
-            agent="dev-api",
             messages=AFTER_READING,
             catalogue=tools("ler", "editar", "rodar"),
             wants_whole_catalogue=False,
-            traceparent=TRACEPARENT,
         )
         return replace(usual, **over)
+
+    def start(self, provider: Provider, **over: Any) -> TurnStart:
+        usual = start_of(
+            workspace_id=self.workspace,
+            project_id=self.project,
+            session_id=self.session,
+            agent="dev-api",
+            traceparent=TRACEPARENT,
+        )
+        return replace(usual, provider=provider, **over)
 
     async def prepared(self, **over: Any) -> Decision:
         decision = await self.use_case.prepare(self.request(**over))
@@ -322,6 +330,7 @@ async def test_a_cost_is_a_row_whatever_came_of_it(
     (row,) = rig.ledger.usages.values()
     assert row == TokenUsage(
         id=row.id,
+        turn_id=row.turn_id,
         session_id=rig.session,
         project_id=rig.project,
         actor_kind=ActorKind.AGENT,
@@ -332,6 +341,7 @@ async def test_a_cost_is_a_row_whatever_came_of_it(
         model_name=rig.router.model,
         tokens=TokenCounts(1236, 7),
         is_estimated=is_estimated,
+        awaits_truth=False,
         # 52 × 1,000,000 ÷ 1,243 = 41,834.27…
         cost=Cost(52, Prices(41_834, 41_834), True, None, SPEND.charged_usd),
         latency_ms=317,
@@ -343,7 +353,7 @@ async def test_a_cost_is_a_row_whatever_came_of_it(
         created_at=rig.clock.now(),
         traceparent=TRACEPARENT,
     )
-    assert row.id.version == 7
+    assert row.id != row.turn_id
     assert (routing.cost_micros, routing.is_spend_unrecorded) == (52, False)
 
 
@@ -380,7 +390,11 @@ async def test_a_cost_of_zero_is_a_row_and_no_cost_is_none(rig: Rig) -> None:
 async def test_a_row_that_is_not_written_is_said_to_be_missing(rig: Rig) -> None:
     rig.ledger.is_reachable = False
     rig.router.will_say(Verdict(NARROWING, 1, SPEND))
+    rig.router.will_say(Verdict(NARROWING, 1, SPEND))
 
+    _, kept = await rig.decided()
+    assert kept.is_spend_unrecorded is False  # the disk has it
+    rig.journal.is_full = True
     _, routing = await rig.decided()
 
     assert (routing.is_spend_unrecorded, routing.cost_micros, routing.is_applied) == (True, 52, True)

@@ -36,6 +36,7 @@ def bind(installation: InMemoryInstallation, provider: Provider) -> None:
             prices=Prices(1, 2),
             has_manual_prices=True,
             context_window=None,
+            max_output_tokens=None,
             supports_tool_calling=True,
         )
     )

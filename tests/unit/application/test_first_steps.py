@@ -23,6 +23,7 @@ OFFER = OfferedModel(
     display_name="GPT-4.1 Mini",
     prices=Prices(400_000, 1_600_000),
     context_window=1_047_576,
+    max_output_tokens=32_768,
     supports_tool_calling=True,
 )
 WISHES = Wishes(

@@ -73,7 +73,8 @@ async def test_a_maintainer_may_do_everything(office: Office, role: Role) -> Non
     for use in (*office.of_project(), *office.of_session()):
         await use()
 
-    assert office.ledger.areas[office.project_id, "qa"] == AreaEntry(5, 5)
+    area = office.ledger.areas[office.project_id, "qa"]
+    assert (area.limit_micros, area.spent_micros) == (5, 5)
     assert len(office.ledger.budgets) == 2
 
 
@@ -86,7 +87,8 @@ async def test_a_developer_may_do_so_with_a_session_only(office: Office) -> None
         with pytest.raises(NotAllowed, match="`maintainer` in the project"):
             await use()
 
-    assert office.ledger.areas[office.project_id, "qa"] == AreaEntry(None, 5)
+    area = office.ledger.areas[office.project_id, "qa"]
+    assert (area.limit_micros, area.spent_micros) == (None, 5)
     assert len(office.ledger.budgets) == 1
 
 

@@ -8,7 +8,7 @@ from adapters.in_memory.clock import ManualClock
 from adapters.in_memory.spending import InMemorySpending
 from application.ports.spending import Actor, ModelName, Spend
 from application.report_spend import ReportSpend
-from tests.support.ledger_worlds import in_memory_world, usage_of
+from tests.support.ledger_worlds import in_memory_world, row_of, usage_of
 
 
 async def test_a_spend_report_has_every_day_and_the_largest_first() -> None:
@@ -22,7 +22,7 @@ async def test_a_spend_report_has_every_day_and_the_largest_first() -> None:
         (9, 26, "d", "ana"),
     ):
         at = datetime(2026, 2, day, 12, tzinfo=UTC)
-        world.ledger.settle(usage_of(world, micros, created_at=at, model_name=model, actor_id=actor))
+        world.ledger.settle(row_of(usage_of(world, micros, created_at=at, model_name=model, actor_id=actor)))
 
     report = ReportSpend(InMemorySpending(world.ledger), clock)(3, workspace_id=world.workspace_id)
 

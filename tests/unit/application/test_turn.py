@@ -11,12 +11,15 @@ from uuid import UUID, uuid4
 import pytest
 
 from adapters.in_memory.credential_vault import InMemoryVault
+from adapters.in_memory.holds import InMemoryHolds
+from adapters.in_memory.journal import InMemoryJournal
 from adapters.in_memory.ledger import BudgetEntry, InMemoryLedger
 from adapters.in_memory.llm_provider import ScriptedProvider, ScriptedReply
 from adapters.in_memory.router_switches import InMemoryRouterSwitches
 from adapters.in_memory.token_estimator import WordTokenEstimator
 from adapters.in_memory.tool_router import ScriptedRouter
 from adapters.in_memory.turn_contexts import InMemoryTurnContexts
+from adapters.in_memory.turn_starts import InMemoryTurnStarts
 from adapters.in_memory.usage_recorder import InMemoryUsageRecorder
 from adapters.system.clock import SystemClock
 from adapters.system.ids import UuidV7Ids
@@ -24,6 +27,7 @@ from application.decide_step_menu import DecideStepMenu
 from application.ports.turn_context import ContextUnavailable
 from application.ports.turn_telemetry import TurnTelemetry
 from application.record_usage import RecordUsage
+from application.strict_budgets import StrictBudgets
 from application.turn import (
     RoutingStarted,
     TextDeltas,
@@ -46,6 +50,7 @@ from domain.routing import (
     Verdict,
 )
 from domain.secret import Secret
+from domain.settlement import Settlement, TurnStart
 from domain.step import CalledTool, Message, Tool
 from domain.usage import Prices, ReportedUsage, TokenCounts, TokenUsage
 
@@ -88,16 +93,9 @@ class Heard(TurnTelemetry):
         self.unreadable += 1
 
     def settlement_cut(
-        self,
-        turn_id: UUID,
-        *,
-        session_id: UUID,
-        project_id: UUID,
-        bound: BoundModel,
-        usage: ReportedUsage | None,
-        generation_id: str | None,
+        self, start: TurnStart, *, usage: ReportedUsage | None, generation_id: str | None
     ) -> None:
-        self.cut.append((turn_id, usage))
+        self.cut.append((start.turn_id, usage))
 
     def internal_failure(self, turn_id: UUID | None, error: BaseException) -> None:
         self.internal.append(error)
@@ -107,14 +105,14 @@ class SlowRecorder(InMemoryUsageRecorder):
     """Writes when it is let."""
 
     def __init__(self, rig: "Rig") -> None:
-        super().__init__(rig.ledger, on_unrecorded=rig.unrecorded.append)
+        super().__init__(rig.ledger, rig.journal, on_unrecorded=rig.unrecorded.append)
         self.is_asked = asyncio.Event()
         self.may_write = asyncio.Event()
 
-    async def record(self, usage: TokenUsage, *, at_leisure: bool = False) -> bool:
+    async def record(self, settlement: Settlement, *, at_leisure: bool = False) -> bool:
         self.is_asked.set()
         await self.may_write.wait()
-        return await super().record(usage)
+        return await super().record(settlement)
 
 
 class Rig:
@@ -125,6 +123,8 @@ class Rig:
         self.provider = ScriptedProvider()
         self.vault = InMemoryVault()
         self.heard = Heard()
+        self.journal = InMemoryJournal()
+        self.starts = InMemoryTurnStarts()
         self.unrecorded: list[TokenUsage] = []
         self.owner = uuid4()
         self.workspace = self.ledger.add_workspace(self.owner)
@@ -134,7 +134,7 @@ class Rig:
         self.bind(BindingScope.WORKSPACE, str(self.workspace))
         self.router = ScriptedRouter()
         self.switches = InMemoryRouterSwitches()
-        recorder = InMemoryUsageRecorder(self.ledger, on_unrecorded=self.unrecorded.append)
+        recorder = InMemoryUsageRecorder(self.ledger, self.journal, on_unrecorded=self.unrecorded.append)
         self.pipeline = TurnPipeline(
             contexts=InMemoryTurnContexts(self.ledger),
             provider=self.provider,
@@ -145,11 +145,16 @@ class Rig:
                 switches=self.switches,
                 recorder=recorder,
                 clock=SystemClock(),
-                ids=UuidV7Ids(),
                 on_internal_failure=self.heard.internal_failure,
                 on_switch_unreadable=lambda _: None,
             ),
             record_usage=RecordUsage(WordTokenEstimator(), recorder),
+            recorder=recorder,
+            journal=self.journal,
+            starts=self.starts,
+            strict_budgets=StrictBudgets(output_tokens=8_192, bounded={Provider.OPENROUTER}),
+            holds=InMemoryHolds(self.ledger),
+            longest_drain_s=27,
             clock=SystemClock(),
             ids=UuidV7Ids(),
             telemetry=self.heard,
@@ -185,6 +190,7 @@ class Rig:
                 wants_whole_catalogue=wants_whole_catalogue,
                 started_s=self.pipeline.clock.monotonic(),
                 ceiling_s=ceiling_s,
+                body_bytes=1_200,
             )
         )
 
@@ -468,9 +474,11 @@ async def test_a_fault_of_ours_is_an_answer(rig: Rig, monkeypatch: pytest.Monkey
 async def test_what_cannot_be_recorded_does_not_keep_the_answer(rig: Rig) -> None:
     rig.provider.will_say("um", usage=USAGE)
     turn = await rig.admit()
-    rig.ledger.is_reachable = False
+    events: list[TurnEvent] = []
 
-    events = [event async for event in turn.events()]
+    async for event in turn.events():
+        events.append(event)
+        rig.ledger.is_reachable, rig.journal.is_full = False, True
 
     assert isinstance(events[-1], TurnFinished)
     assert events[-1].usage is not None
@@ -659,7 +667,7 @@ async def test_a_row_of_the_routers_that_is_not_written_is_said_to_be_missing(
     while len(rig.ledger.usages) != 1:
         await asyncio.sleep(0)
 
-    rig.ledger.is_reachable = False
+    rig.ledger.is_reachable, rig.journal.is_full = False, True
     slow_router_row.may_write.set()
     _, finished = await running
 

@@ -123,3 +123,13 @@ def test_the_routers_patience_is_two_seconds_unless_told_otherwise() -> None:
 def test_any_other_patience_of_the_router_is_refused(given: str) -> None:
     with pytest.raises(SettingsError, match=r"^TOOL_ROUTER_TIMEOUT_MS must be a whole number"):
         read_settings({"TOOL_ROUTER_TIMEOUT_MS": given})
+
+
+def test_an_answer_on_a_strict_budget_has_16_tokens_at_least() -> None:
+    name = "BRABO_STRICT_OUTPUT_TOKENS"
+
+    assert read_settings({}).strict_output_tokens == 8_192
+    assert read_settings({name: "16"}).strict_output_tokens == 16
+    for text in ("15", "0", "-1", "many"):
+        with pytest.raises(SettingsError, match=f"^{name} must be a whole number from 16"):
+            read_settings({name: text})

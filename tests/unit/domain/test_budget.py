@@ -1,3 +1,6 @@
+from typing import Any
+from uuid import uuid4
+
 import pytest
 
 from domain.agents import area_of
@@ -9,6 +12,10 @@ from domain.budget import (
     notified_after,
     refusing_budget,
 )
+
+
+def budget(**fields: Any) -> Budget:
+    return Budget(**{"id": uuid4(), "scope": BudgetScope.PROJECT, **fields})
 
 
 @pytest.mark.parametrize(
@@ -24,12 +31,12 @@ from domain.budget import (
 def test_block_refuses_from_the_whole_of_a_limit_on(
     limit: int, spent: int, policy: BudgetPolicy, is_spent: bool
 ) -> None:
-    assert Budget(BudgetScope.PROJECT, limit, spent, policy).is_spent is is_spent
+    assert budget(limit_micros=limit, spent_micros=spent, policy=policy).is_spent is is_spent
 
 
 def test_any_one_budget_refuses() -> None:
-    free = Budget(BudgetScope.PROJECT, 100, 0)
-    spent = Budget(BudgetScope.AREA, 10, 10)
+    free = budget(limit_micros=100, spent_micros=0)
+    spent = budget(scope=BudgetScope.AREA, limit_micros=10, spent_micros=10)
 
     assert refusing_budget([free, spent]) is spent
     assert refusing_budget([free]) is None

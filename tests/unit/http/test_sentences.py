@@ -1,11 +1,12 @@
 import re
 from itertools import product
+from typing import Any
 
 import pytest
 
 from domain.binding import BindingScope
 from domain.budget import BudgetScope
-from domain.failure import FailureCode, TurnFailure
+from domain.failure import FailureCode, StrictObstacle, TurnFailure
 from domain.provider import Provider
 from entrypoints.http.sentences import sentence_for
 
@@ -85,3 +86,40 @@ def test_the_providers_words_are_kept_where_they_do_no_harm_and_cut() -> None:
 
 def test_a_402_in_flight_does_not_say_that_the_credit_is_gone() -> None:
     assert "402" not in sentence_for(TurnFailure(FailureCode.RATE_LIMIT, Provider.OPENROUTER, 402))
+
+
+def refusal(**figures: Any) -> str:
+    return sentence_for(
+        TurnFailure(
+            FailureCode.BUDGET_EXHAUSTED, provider=Provider.NVIDIA_NIM, budget=BudgetScope.PROJECT, **figures
+        )
+    )
+
+
+def test_what_does_not_fit_is_refused_with_what_it_needs_and_what_is_left() -> None:
+    assert refusal(needed_micros=12_345, left_micros=10_000) == (
+        "O orçamento do projeto é estrito e não cobre o pior caso deste turno, de 0.012345 USD. Restam 0.01 USD. "
+        "Aumente o limite para continuar."
+    )
+    assert "de 1.50 USD. Restam 0.00 USD." in refusal(needed_micros=1_500_000, left_micros=0)
+    assert "de 0.000001 USD." in refusal(needed_micros=1, left_micros=0)
+    assert "de 1000000000.10 USD." in refusal(needed_micros=10**15 + 100_000, left_micros=0)
+
+
+@pytest.mark.parametrize(
+    ("obstacle", "said"),
+    [
+        (StrictObstacle.UNBOUNDED_PROVIDER, "nvidia-nim não aceita"),
+        (StrictObstacle.UNPRICED_MODEL, "não tem preço"),
+        (StrictObstacle.SHORT_MODEL, "16 tokens"),
+    ],
+)
+def test_what_a_strict_budget_cannot_hold_for_is_said_with_the_word_of_budgets_alone(
+    obstacle: StrictObstacle, said: str
+) -> None:
+    sentence = refusal(obstacle=obstacle, left_micros=2_000_000)
+
+    assert said in sentence
+    assert sentence.startswith("O orçamento do projeto é estrito, e ")
+    assert sentence.endswith(" Restam 2.00 USD.")
+    assert [word for word in (*KIND_WORDS, "provider") if word in sentence.lower()] == ["orçamento"]

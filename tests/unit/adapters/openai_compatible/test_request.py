@@ -3,17 +3,19 @@
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
 from adapters.openai_compatible import request
-from adapters.openai_compatible.profiles import provider_table
+from adapters.openai_compatible.profiles import bounded_providers, provider_table
 from adapters.openai_compatible.request import request_body
 from application.ports.llm_provider import ChatCall
 from domain.provider import Provider, RoutingPreference
 from domain.step import CalledTool, Message, Tool, ToolCall
+from domain.usage import Prices
 
 PROFILES = provider_table({}, "https://brabo.example")
 
@@ -392,3 +394,39 @@ async def test_ten_thousand_messages_take_ten_times_as_long_as_one_thousand() ->
 
     await seconds(1000)
     assert await seconds(10_000) < 40 * await seconds(1000) + 0.05
+
+
+BOUNDED = replace(
+    a_call(AMessage("user", "oi")), max_output_tokens=8_192, max_prices=Prices(150_000, 10**15 + 1)
+)
+
+
+def test_a_cap_and_the_dearest_price_go_along_as_exact_decimals() -> None:
+    (body,) = [b"".join(asyncio.run(request_body(BOUNDED, PROFILES[Provider.OPENROUTER])))]
+    sent = json.loads(body, parse_float=Decimal)
+
+    assert sent["max_tokens"] == 8_192
+    assert sent["provider"] == {
+        "max_price": {"prompt": Decimal("0.15"), "completion": Decimal("1000000000.000001")}
+    }
+
+
+def test_a_price_bound_stands_beside_the_routing_preference() -> None:
+    call = replace(BOUNDED, routing_preference=RoutingPreference.PRICE, max_prices=Prices(0, 1))
+
+    sent = json.loads(b"".join(asyncio.run(request_body(call, PROFILES[Provider.OPENROUTER]))))
+
+    assert sent["provider"] == {"sort": "price", "max_price": {"prompt": 0, "completion": 0.000001}}
+
+
+@pytest.mark.parametrize("provider", sorted(set(PROFILES) - bounded_providers(PROFILES)))
+def test_providers_that_do_not_keep_to_both_get_neither(provider: Provider) -> None:
+    sent = json.loads(
+        b"".join(asyncio.run(request_body(replace(BOUNDED, provider=provider), PROFILES[provider])))
+    )
+
+    assert not {"max_tokens", "max_completion_tokens", "provider"} & sent.keys()
+
+
+def test_only_openrouter_keeps_to_both() -> None:
+    assert bounded_providers(PROFILES) == {Provider.OPENROUTER}

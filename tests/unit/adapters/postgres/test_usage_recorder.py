@@ -11,11 +11,12 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
+from adapters.in_memory.journal import InMemoryJournal
 from adapters.postgres import usage_recorder
 from adapters.postgres.pool import Pool
 from adapters.postgres.usage_recorder import PostgresUsageRecorder
 from domain.usage import TokenUsage
-from tests.support.ledger_worlds import in_memory_world, usage_of
+from tests.support.ledger_worlds import in_memory_world, row_of, usage_of
 
 LOCK_PATIENCE_S = 0.5
 PATIENCE_S = 2.0
@@ -32,8 +33,8 @@ class Database:
 
     async def fetch_row(
         self, _pool: Pool, _query: object, parameters: Mapping[str, Any], *, deadline_s: float
-    ) -> tuple[int]:
-        records = json.loads(parameters["records"])
+    ) -> tuple[str]:
+        records = json.loads(parameters["rows"])
         assert records
         started_s = time.monotonic()
         while self.locked & {record["project_id"] for record in records}:
@@ -44,7 +45,7 @@ class Database:
             raise self.fault()
         await asyncio.sleep(self._write_s)
         self.written.update(UUID(record["id"]) for record in records)
-        return (len(records),)
+        return ("[]",)
 
 
 class Rig:
@@ -54,11 +55,16 @@ class Rig:
         self.unrecorded: list[TokenUsage] = []
         pool: Any = SimpleNamespace(max_size=4)
         self.recorder = PostgresUsageRecorder(
-            pool, on_unrecorded=self.unrecorded.append, patience_s=PATIENCE_S
+            pool,
+            InMemoryJournal(is_full=True),
+            process_id=uuid4(),
+            host="here",
+            on_unrecorded=self.unrecorded.append,
+            patience_s=PATIENCE_S,
         )
 
     def record(self, project: UUID) -> asyncio.Task[bool]:
-        return asyncio.create_task(self.recorder.record(usage_of(self.world, 1, project_id=project)))
+        return asyncio.create_task(self.recorder.record(row_of(usage_of(self.world, 1, project_id=project))))
 
 
 @pytest.fixture
@@ -81,7 +87,7 @@ async def test_a_lock_costs_no_other_project_a_record_under_load(rig: Rig) -> No
             rig.database.locked.clear()
     await asyncio.gather(*settling)
 
-    assert rig.unrecorded == []
+    assert {usage.project_id for usage in rig.unrecorded} <= {locked}
     assert len(rig.database.written) == len(settling)
 
 
@@ -93,9 +99,16 @@ async def test_several_locks_that_stay_cost_their_own_records_only(rig: Rig) -> 
 
     assert settled == [True] * 60 + [False] * 5
     assert {usage.project_id for usage in rig.unrecorded} == set(locked)
+    assert rig.recorder.unkept == 5
+
+    rig.database.locked.clear()
+    async with asyncio.timeout(5):
+        while rig.recorder.unkept:
+            await asyncio.sleep(0.01)
+    assert len(rig.database.written) == 65
 
 
-async def test_a_fault_fails_its_records_and_no_later_ones(rig: Rig) -> None:
+async def test_a_fault_is_told_of_and_its_records_are_tried_again(rig: Rig) -> None:
     project = uuid4()
     rig.database.locked.add(str(project))
     held_up = rig.record(project)
@@ -107,3 +120,7 @@ async def test_a_fault_fails_its_records_and_no_later_ones(rig: Rig) -> None:
 
     rig.database.fault = None
     assert all(await asyncio.gather(rig.record(project), rig.record(uuid4())))
+    async with asyncio.timeout(5):
+        while rig.recorder.unkept:
+            await asyncio.sleep(0.01)
+    assert len(rig.database.written) == 4
