@@ -1,5 +1,7 @@
 PYTHON := .venv/bin/python
-CODE := src tests migrations bench scripts
+CODE := src tests migrations bench scripts chaos
+SEED := 1
+TURNS := 300
 
 # One thing after the other, however make is called, but for what continuous integration adds: that mostly waits.
 ifndef TOGETHER
@@ -7,7 +9,7 @@ ifndef TOGETHER
 endif
 
 .PHONY: help setup demo demo-real test check format format-check lint imports types figures figures-check \
-	test-15 test-install test-offline smoke mutants bench bench-router lock clean
+	test-15 test-install test-offline chaos chaos-long soak smoke mutants bench bench-router bench-settle lock clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -27,6 +29,7 @@ test: setup ## Run all tests
 # Continuous integration tries the oldest PostgreSQL and installs from nothing as well; at a desk that is minutes.
 check: setup format-check lint imports types figures-check ## Everything that must hold before a change goes in
 	@$(MAKE) test
+	@$(MAKE) chaos
 	@$(if $(CI),$(MAKE) --jobs --output-sync=target TOGETHER=1 test-15 test-install)
 
 format: setup ## Format the code and mend what the linter can
@@ -57,6 +60,12 @@ test-install: setup ## Install from nothing in a bare environment, as root and a
 test-offline: setup ## Run all tests where there is no network but loopback
 	$(PYTHON) scripts/offline.py $(MAKE) test
 
+chaos: setup ## Take turns under every fault at once, audit meanwhile, and reckon with the bill (SEED=1 TURNS=300)
+	@PYTHONPATH=. $(PYTHON) -m chaos.run --seed $(SEED) --turns $(TURNS) $(if $(BREAK),--break $(BREAK))
+
+chaos-long: setup ## The same with 5,000 turns, for three seeds: most of an hour
+	@for seed in 1 2 3; do PYTHONPATH=. $(PYTHON) -m chaos.run --seed $$seed --turns 5000 || exit 1; done
+
 smoke: setup ## Ask the real decision model a few times, with OPENROUTER_TEST_KEY, and say what has changed on the wire
 	@$(PYTHON) scripts/smoke.py
 
@@ -68,6 +77,12 @@ bench: setup ## Measure what a turn costs
 
 bench-router: setup ## Measure what the tool router adds to a turn
 	$(PYTHON) bench/router.py
+
+bench-settle: setup ## Measure settling on one budget, together and a transaction a turn
+	@$(PYTHON) bench/settle.py
+
+soak: setup ## 20,000 streamed turns, a third of them left: memory and connections
+	@$(PYTHON) bench/soak.py
 
 figures: setup ## Put the last measurement's figures into the README
 	$(PYTHON) scripts/figures.py

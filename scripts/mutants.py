@@ -729,8 +729,8 @@ OWNERS: Final = [
     Mutant(
         "report-sums-micros-only",
         "adapters/postgres/spending.py",
-        "func.coalesce(token_usage.c.charged_usd, _USD_OF_MICROS)",
-        "_USD_OF_MICROS",
+        "func.coalesce(token_usage.c.charged_usd, cast(token_usage.c.cost_micros, Numeric) * _MICRO_USD)",
+        "(cast(token_usage.c.cost_micros, Numeric) * _MICRO_USD)",
         "tests/integration/cli/test_report.py::test_ten_thousand_decisions_add_up_exactly",
     ),
     Mutant(

@@ -6,6 +6,7 @@ whoever makes them, and add what goes with a deleted session.
 """
 
 from alembic import op
+from sqlalchemy import text
 
 revision = "py0004"
 down_revision = "py0003"
@@ -143,9 +144,10 @@ _TABLES = {
     """,
     "counter_openings": """
         counter_id uuid NOT NULL,
+        origin_id uuid NOT NULL,
         opening_micros bigint NOT NULL,
         created_at timestamptz NOT NULL DEFAULT now(),
-        CONSTRAINT pk_counter_openings PRIMARY KEY (counter_id)
+        CONSTRAINT pk_counter_openings PRIMARY KEY (counter_id, origin_id)
     """,
     "audit_runs": """
         only_row boolean NOT NULL DEFAULT true,
@@ -170,44 +172,53 @@ _INDEXES = (
 # An agent's area, as the program itself maps it (contract, section 4).
 _AREA_OF = """
     CREATE OR REPLACE FUNCTION brabo_api_area_of(agent text) RETURNS text
-    LANGUAGE sql IMMUTABLE AS $$
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
         SELECT CASE WHEN starts_with(agent, 'dev-') THEN 'dev'
             WHEN agent IN ('qa', 'qa-automacao', 'qa-performance-seguranca') THEN 'qa'
             WHEN agent IN ('infra', 'infra-workflows') THEN 'infra' END
     $$
 """
 
-# What rows without marks explain of a counter: those of other programs, and ours from before there were marks.
-_UNMARKED_OF_BUDGET = """
-    SELECT coalesce(sum(t.cost_micros), 0) FROM token_usage t JOIN sessions s ON s.id = t.session_id
-    WHERE t.turn_id IS NULL AND (t.session_id = b.session_id OR s.project_id = b.project_id)
-"""
-_UNMARKED_OF_AREA = """
-    SELECT coalesce(sum(t.cost_micros), 0) FROM token_usage t JOIN sessions s ON s.id = t.session_id
-    WHERE t.turn_id IS NULL AND t.actor_kind = 'agent' AND s.project_id = b.project_id
-        AND brabo_api_area_of(t.actor_id) = b.key
+_OPEN = """
+    INSERT INTO counter_openings (counter_id, origin_id, opening_micros)
+    SELECT c.id, c.id, c.spent_micros - ({unmarked}) FROM {counters} c WHERE c.id = NEW.id
+    ON CONFLICT (counter_id, origin_id) DO NOTHING;
 """
 
-# Whoever makes a counter may have no rights on our table: the functions have their owner's, in the schema of today.
+# What rows without marks explain of a counter: those of other programs, and ours from before there were marks.
+_UNMARKED_OF_SESSION = """
+    SELECT coalesce(sum(t.cost_micros), 0) FROM token_usage t
+    WHERE t.turn_id IS NULL AND t.session_id = c.session_id
+"""
+_UNMARKED_OF_PROJECT = """
+    SELECT coalesce(sum(t.cost_micros), 0) FROM token_usage t JOIN sessions s ON s.id = t.session_id
+    WHERE t.turn_id IS NULL AND s.project_id = c.project_id
+"""
+_UNMARKED_OF_AREA = f"""
+    {_UNMARKED_OF_PROJECT} AND t.actor_kind = 'agent' AND brabo_api_area_of(t.actor_id) = c.key
+"""
+
 _FUNCTIONS = {
     "brabo_api_open_budget": f"""
         LOCK TABLE token_usage IN SHARE ROW EXCLUSIVE MODE;
-        INSERT INTO counter_openings (counter_id, opening_micros)
-        SELECT b.id, b.spent_micros - ({_UNMARKED_OF_BUDGET}) FROM budgets b WHERE b.id = NEW.id
-        ON CONFLICT (counter_id) DO NOTHING;
+        IF NEW.session_id IS NOT NULL THEN
+            {_OPEN.format(counters="budgets", unmarked=_UNMARKED_OF_SESSION)}
+        ELSE
+            {_OPEN.format(counters="budgets", unmarked=_UNMARKED_OF_PROJECT)}
+        END IF;
         RETURN NULL;
     """,
     "brabo_api_open_area": f"""
         LOCK TABLE token_usage IN SHARE ROW EXCLUSIVE MODE;
-        INSERT INTO counter_openings (counter_id, opening_micros)
-        SELECT b.id, b.spent_micros - ({_UNMARKED_OF_AREA}) FROM agent_areas b WHERE b.id = NEW.id
-        ON CONFLICT (counter_id) DO NOTHING;
+        {_OPEN.format(counters="agent_areas", unmarked=_UNMARKED_OF_AREA)}
         RETURN NULL;
     """,
+    # An entry of its own for each session: two that are deleted at once wait for no row of each other. A project that
+    # is deleted takes its counters along.
     "brabo_api_delete_session": """
-        UPDATE counter_openings o SET opening_micros = o.opening_micros + gone.micros
-        FROM (
-            SELECT counter_id, sum(cost_micros) AS micros
+        IF EXISTS (SELECT FROM projects p WHERE p.id = OLD.project_id) THEN
+            INSERT INTO counter_openings AS o (counter_id, origin_id, opening_micros)
+            SELECT counter_id, OLD.id, sum(cost_micros)
             FROM (
                 SELECT t.moved_project_budget_id AS counter_id, t.cost_micros FROM token_usage t
                 WHERE t.session_id = OLD.id
@@ -223,51 +234,111 @@ _FUNCTIONS = {
             ) parts
             WHERE counter_id IS NOT NULL
             GROUP BY counter_id
-        ) gone
-        WHERE o.counter_id = gone.counter_id;
+            ON CONFLICT (counter_id, origin_id) DO UPDATE
+                SET opening_micros = o.opening_micros + excluded.opening_micros;
+        END IF;
         RETURN OLD;
     """,
 }
 
+# Openings are written when the transaction that makes a counter commits: it holds up those who write rows from then on
+# only, and not for as long as it takes.
 _TRIGGERS = {
-    "brabo_api_open_budget": "AFTER INSERT ON budgets",
-    "brabo_api_open_area": "AFTER INSERT ON agent_areas",
-    "brabo_api_delete_session": "BEFORE DELETE ON sessions",
+    "brabo_api_open_budget": (
+        "CONSTRAINT TRIGGER",
+        "AFTER INSERT",
+        "budgets",
+        "DEFERRABLE INITIALLY DEFERRED",
+    ),
+    "brabo_api_open_area": (
+        "CONSTRAINT TRIGGER",
+        "AFTER INSERT",
+        "agent_areas",
+        "DEFERRABLE INITIALLY DEFERRED",
+    ),
+    "brabo_api_delete_session": ("TRIGGER", "BEFORE DELETE", "sessions", ""),
 }
+
+_FIRST_OPENINGS = (
+    """
+    INSERT INTO counter_openings (counter_id, origin_id, opening_micros)
+    SELECT b.id, b.id, b.spent_micros - coalesce(u.micros, 0)
+    FROM budgets b LEFT JOIN (
+        SELECT s.project_id, sum(t.cost_micros) AS micros FROM token_usage t JOIN sessions s ON s.id = t.session_id
+        WHERE t.turn_id IS NULL GROUP BY s.project_id
+        UNION ALL
+        SELECT session_id, sum(cost_micros) FROM token_usage WHERE turn_id IS NULL GROUP BY session_id
+    ) u (owner_id, micros) ON u.owner_id = coalesce(b.project_id, b.session_id)
+    ON CONFLICT (counter_id, origin_id) DO NOTHING
+    """,
+    """
+    INSERT INTO counter_openings (counter_id, origin_id, opening_micros)
+    SELECT a.id, a.id, a.spent_micros - coalesce(u.micros, 0)
+    FROM agent_areas a LEFT JOIN (
+        SELECT s.project_id, brabo_api_area_of(t.actor_id) AS key, sum(t.cost_micros) AS micros
+        FROM token_usage t JOIN sessions s ON s.id = t.session_id
+        WHERE t.turn_id IS NULL AND t.actor_kind = 'agent' GROUP BY 1, 2
+    ) u ON u.project_id = a.project_id AND u.key = a.key
+    ON CONFLICT (counter_id, origin_id) DO NOTHING
+    """,
+)
 
 
 def upgrade() -> None:
-    for table, columns in _COLUMNS.items():
-        for column in columns:
-            op.execute(f"ALTER TABLE {table} ADD COLUMN IF NOT EXISTS {column}")
+    # Each on its own: whoever uses two of these tables must not meet somebody who holds one and waits for the other.
+    with op.get_context().autocommit_block():
+        for table, columns in _COLUMNS.items():
+            added = ", ".join(f"ADD COLUMN IF NOT EXISTS {column}" for column in columns)
+            op.execute(f"ALTER TABLE {table} {added}")
     for table, body in _TABLES.items():
         op.execute(f"CREATE TABLE IF NOT EXISTS {table} ({body})")
     for index in _INDEXES:
         op.execute(f"CREATE INDEX IF NOT EXISTS {index}")
     op.execute(_AREA_OF)
-    for name, body in _FUNCTIONS.items():
+    _make_functions()
+    # These four are to be had together: whoever is in the way is let through well before a deadlock is looked for.
+    op.execute("SET LOCAL lock_timeout = '250ms'")
+    op.execute("LOCK TABLE sessions, token_usage, budgets, agent_areas IN SHARE ROW EXCLUSIVE MODE")
+    for name, (kind, when, table, deferral) in _TRIGGERS.items():
+        op.execute(f"DROP TRIGGER IF EXISTS {name} ON {table}")
         op.execute(
-            f"CREATE OR REPLACE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql "
-            f"SECURITY DEFINER SET search_path FROM CURRENT AS $$ BEGIN {body} END $$"
+            f"CREATE {kind} {name} {when} ON {table} {deferral} FOR EACH ROW EXECUTE FUNCTION {name}()"
         )
-    for name, when in _TRIGGERS.items():
-        op.execute(f"DROP TRIGGER IF EXISTS {name} ON {when.rpartition(' ')[2]}")
-        op.execute(f"CREATE TRIGGER {name} {when} FOR EACH ROW EXECUTE FUNCTION {name}()")
-    op.execute("LOCK TABLE token_usage IN SHARE ROW EXCLUSIVE MODE")
-    for counters, unmarked in (("budgets", _UNMARKED_OF_BUDGET), ("agent_areas", _UNMARKED_OF_AREA)):
-        op.execute(
-            f"INSERT INTO counter_openings (counter_id, opening_micros) "
-            f"SELECT b.id, b.spent_micros - ({unmarked}) FROM {counters} b ON CONFLICT (counter_id) DO NOTHING"
-        )
+    for opening in _FIRST_OPENINGS:
+        op.execute(opening)
 
 
 def downgrade() -> None:
-    for name, when in _TRIGGERS.items():
-        op.execute(f"DROP TRIGGER {name} ON {when.rpartition(' ')[2]}")
+    connection = op.get_bind()
+    not_ours: set[tuple[str, str]] = set()
+    if connection.scalar(text("SELECT to_regclass('brabo_api_adoption')")):
+        rows = connection.execute(text("SELECT table_name, column_name FROM brabo_api_adoption"))
+        not_ours = {(row.table_name, row.column_name) for row in rows}
+    with op.get_context().autocommit_block():
+        for name, (_, _, table, _) in _TRIGGERS.items():
+            op.execute(f"DROP TRIGGER IF EXISTS {name} ON {table}")
+        for table, columns in _COLUMNS.items():
+            for name in (column.split()[0] for column in columns):
+                if (table, name) not in not_ours:
+                    op.execute(f"ALTER TABLE {table} DROP COLUMN IF EXISTS {name}")
+    for name in _FUNCTIONS:
         op.execute(f"DROP FUNCTION {name}()")
     op.execute("DROP FUNCTION brabo_api_area_of(text)")
     for table in _TABLES:
         op.execute(f"DROP TABLE {table}")
-    for table, columns in _COLUMNS.items():
-        for column in columns:
-            op.execute(f"ALTER TABLE {table} DROP COLUMN {column.split()[0]}")
+
+
+def _make_functions() -> None:
+    """Whoever makes a counter may have no rights on our tables: the functions have ours, in the schemas of today.
+
+    They wait for 4 s at most, before those who queue behind them count as held up (5 s).
+    """
+    schemas = op.get_bind().scalar(
+        text("SELECT string_agg(quote_ident(name), ', ') FROM unnest(current_schemas(false)) AS name")
+    )
+    for name, body in _FUNCTIONS.items():
+        op.execute(
+            f"CREATE OR REPLACE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER "
+            f"SET search_path = {schemas}, pg_temp SET lock_timeout = '4s' AS $$ BEGIN {body} END $$"
+        )
+        op.execute(f"REVOKE EXECUTE ON FUNCTION {name}() FROM PUBLIC")

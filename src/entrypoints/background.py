@@ -48,6 +48,17 @@ async def ask_for_the_truth(container: Container) -> None:
     await _again_and_again(step, container)
 
 
+async def release_stray_holds(container: Container) -> None:
+    """Until cancelled: a hold that was granted in the very moment its turn ended is nobody's, and is freed."""
+    holds = container.holds()
+
+    async def step() -> None:
+        if freed := await holds.release_strays():
+            _log.warning("stray_holds_released", holds=freed)
+
+    await _again_and_again(step, container)
+
+
 async def tell_of_audits(container: Container) -> None:
     """Until cancelled: the metrics say when the last audit ran, and what it found; nothing is scanned for them."""
     runs, telemetry, clock = container.audit_runs(), container.telemetry(), container.clock()

@@ -178,6 +178,7 @@ class Container(containers.DeclarativeContainer):
         on_internal_failure=telemetry.provided.internal_failure,
         on_switch_unreadable=telemetry.provided.router_switch_unreadable,
     )
+    holds = providers.Singleton(PostgresHolds, holds_pool, process_id=process_id, host=host)
     turn_pipeline = providers.Singleton(
         TurnPipeline,
         contexts=turn_contexts,
@@ -194,7 +195,7 @@ class Container(containers.DeclarativeContainer):
             output_tokens=settings.provided.strict_output_tokens,
             bounded=providers.Callable(bounded_providers, provider_profiles),
         ),
-        holds=providers.Singleton(PostgresHolds, holds_pool, process_id=process_id, host=host),
+        holds=holds,
         clock=clock,
         ids=ids,
         telemetry=telemetry,

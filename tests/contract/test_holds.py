@@ -86,6 +86,7 @@ async def test_no_hold_is_granted_beyond_the_limit(world: LedgerWorld) -> None:
         is_strict=True,
         held_micros=50,
     )
+    assert second is not None
     assert second.left_micros == 40
     assert of_project(world).held_micros == 90
     assert of_project(world).spent_micros == 10

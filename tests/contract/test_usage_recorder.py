@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -10,10 +11,11 @@ from uuid import UUID, uuid4
 import pytest
 
 from adapters.in_memory.ledger import AreaEntry, BudgetEntry
+from application.ports.corrections import Booked, Verdict
 from domain.binding import BindingScope
 from domain.budget import BudgetPolicy, BudgetScope
 from domain.provider import Provider, RoutingPreference
-from domain.usage import ActorKind, Cost, Prices, TokenCounts, implicit_cost
+from domain.usage import ActorKind, Cost, Prices, TokenCounts, TokenUsage, implicit_cost
 from tests.support.ledger_worlds import HELD_BY, LedgerWorld, ledger_world, row_of, usage_of
 
 LARGEST_BIGINT = 2**63 - 1
@@ -428,3 +430,94 @@ async def test_ids_need_not_be_handed_over_in_order(world: LedgerWorld) -> None:
     assert all(await asyncio.gather(*map(world.recorder.record, map(row_of, usages))))
 
     assert set(world.rows()) == {usage.id for usage in usages}
+
+
+def costing(usage: TokenUsage, cost_micros: int, **changes: Any) -> TokenUsage:
+    """The same row with another figure."""
+    cost = Cost(cost_micros, Prices(150_000, 600_000), is_implicit=False, catalogue_micros=None)
+    return replace(usage, cost=cost, **changes)
+
+
+@pytest.mark.parametrize("second_micros", [95, 40])
+async def test_another_figure_of_a_row_moves_what_the_row_has_moved(
+    world: LedgerWorld, second_micros: int
+) -> None:
+    project_budget(world, 100)
+    session_budget(world, 1_000)
+    world.add_area("dev", AreaEntry())
+    usage = usage_of(world, 80, area="dev")
+    assert await world.recorder.record(row_of(usage))
+
+    for _ in range(2):
+        assert await world.recorder.record(row_of(costing(usage, second_micros)))
+
+    assert world.rows()[usage.id]["cost_micros"] == 80
+    assert spent(world) == spent(world, BudgetScope.SESSION) == second_micros
+    assert world.area_spent_micros("dev") == second_micros
+    assert thresholds(world) == ([70, 90] if second_micros == 95 else [70])
+
+
+async def test_the_first_figure_again_is_no_other_one(world: LedgerWorld) -> None:
+    project_budget(world, 100)
+    usage = usage_of(world, 10)
+
+    for figure in (usage, costing(usage, 30), usage):
+        assert await world.recorder.record(row_of(figure))
+
+    assert spent(world) == 30
+
+
+@pytest.mark.parametrize(
+    ("figures", "comes_to"),
+    [
+        ([(10, False), (30, True)], 10),
+        ([(10, True), (30, True)], 30),
+        ([(10, True), (30, False), (12, True)], 30),
+    ],
+)
+async def test_an_estimate_is_worth_less_than_any_figure_that_is_none(
+    world: LedgerWorld, figures: list[tuple[int, bool]], comes_to: int
+) -> None:
+    project_budget(world, 100)
+    usage = usage_of(world)
+
+    for cost_micros, is_estimate in figures:
+        assert await world.recorder.record(row_of(costing(usage, cost_micros, is_estimated=is_estimate)))
+
+    assert spent(world) == comes_to
+
+
+async def test_a_parked_row_is_known_and_corrected_as_any_other(world: LedgerWorld) -> None:
+    project_budget(world, 100)
+    world.add_area("dev", AreaEntry())
+    deleted = world.add_session(world.project_id)
+    world.delete_session(deleted)
+    gone = usage_of(world, 10, session_id=deleted, area="dev")
+
+    for figure in (gone, gone, costing(gone, 25)):
+        assert await world.recorder.record(row_of(figure))
+
+    assert world.parked_ids() == [gone.id]
+    assert spent(world) == world.area_spent_micros("dev") == 25
+
+
+@pytest.mark.parametrize(("charged", "comes_to"), [("0.000025", 25), ("0.0000004", 0), ("0.000010", 10)])
+async def test_the_truth_is_booked_once_and_nothing_comes_after_it(
+    world: LedgerWorld, charged: str, comes_to: int
+) -> None:
+    project_budget(world, 100)
+    usage = usage_of(world, 10, is_estimated=True, awaits_truth=True)
+    assert await world.recorder.record(row_of(usage))
+
+    first, second = [await world.corrections.book_truth(usage.id, Decimal(charged)) for _ in range(2)]
+
+    verdict = Verdict.EQUAL if comes_to == 10 else Verdict.CORRECTED
+    assert first == Booked(verdict, comes_to - 10)
+    assert second == Booked(Verdict.EQUAL, 0)
+    if verdict is Verdict.CORRECTED:
+        assert await world.recorder.record(row_of(costing(usage, 70, is_estimated=False)))
+    assert spent(world) == comes_to
+
+
+async def test_a_row_that_is_not_there_has_no_truth(world: LedgerWorld) -> None:
+    assert await world.corrections.book_truth(uuid4(), Decimal("0.1")) is None

@@ -48,12 +48,19 @@ HELD_BY: Final = ("in_memory", "postgres")
 
 def usage_of(world: "LedgerWorld", cost_micros: int = 10, **changes: Any) -> TokenUsage:
     """A record of the world's session; `changes` are fields of it."""
+    return usage_of_session(world.session_id, world.project_id, cost_micros, **changes)
+
+
+def usage_of_session(
+    session_id: UUID, project_id: UUID, cost_micros: int = 10, /, **changes: Any
+) -> TokenUsage:
+    """The same of any session."""
     usage_id = uuid4()
     usage = TokenUsage(
         id=usage_id,
         turn_id=changes.get("id", usage_id),
-        session_id=world.session_id,
-        project_id=world.project_id,
+        session_id=session_id,
+        project_id=project_id,
         actor_kind=ActorKind.AGENT,
         actor_id="escriba",
         area=None,

@@ -9,7 +9,7 @@ _LINES = """
   UNION ALL
     SELECT 'constraint ' || c.relname || ' ' || k.conname || ' ' || pg_get_constraintdef(k.oid)
     FROM pg_constraint k JOIN pg_class c ON c.oid = k.conrelid
-    WHERE k.connamespace = current_schema()::regnamespace AND k.contype <> 'n'
+    WHERE k.connamespace = current_schema()::regnamespace AND k.contype NOT IN ('n', 't')
   UNION ALL
     SELECT 'index ' || replace(indexdef, ' ON ' || schemaname || '.', ' ON ')
     FROM pg_indexes WHERE schemaname = current_schema()
@@ -29,7 +29,8 @@ _LINES = """
 def dump_schema(database_url: str) -> set[str]:
     """One line for each column, constraint, index, enum, trigger and storage option.
 
-    The version table is left out. So are the NOT NULL constraints that PostgreSQL 18 names: the columns say it.
+    The version table is left out. So are the NOT NULL constraints that PostgreSQL 18 names, and constraint triggers:
+    the columns and the triggers say it.
     """
     with psycopg.connect(database_url) as connection:
         lines = {line for (line,) in connection.execute(_LINES)}

@@ -145,10 +145,8 @@ class InMemoryLedger:
                 if end.router in (None, RouterOutcome.FREE):
                     self._hold(entry, hold, router_micros=0)
 
-    def correct(
-        self, usage_id: UUID, source: str, figure_usd: Decimal, *, is_estimate: bool, is_certain: bool
-    ) -> Booked | None:
-        """Book a figure of a row; None when there is no such row."""
+    def correct(self, usage_id: UUID, source: str, figure_usd: Decimal, *, is_certain: bool) -> Booked | None:
+        """Book a figure of a row; None when there is no such row. Sources: `provider`, `settlement`, `estimate`."""
         usage = self.usages.get(usage_id) or self.parked.get(usage_id)
         if usage is None:
             return None
@@ -157,16 +155,14 @@ class InMemoryLedger:
         now_usd = original_usd + sum((one.delta_usd for one in booked), Decimal(0))
         now_micros = usage.cost.micros + sum(one.delta_micros for one in booked)
         delta_micros = to_micros(figure_usd) - now_micros
+        sources = {one.source for one in booked}
         is_known = any((one.source, one.figure_usd) == (source, figure_usd) for one in booked)
         if source == "provider" and now_usd == figure_usd and not delta_micros:
             verdict = Verdict.EQUAL
-        elif is_known or (
-            source == "settlement"
-            and (
-                figure_usd == original_usd
-                or any(one.source == "provider" for one in booked)
-                or (is_estimate and not usage.is_estimated)
-            )
+        elif (
+            is_known
+            or (source != "provider" and (figure_usd == original_usd or "provider" in sources))
+            or (source == "estimate" and (not usage.is_estimated or sources - {"estimate"}))
         ):
             verdict = Verdict.KNOWN
         else:
@@ -207,9 +203,8 @@ class InMemoryLedger:
     def _correct_settled(self, usage: TokenUsage) -> None:
         self.correct(
             usage.id,
-            "settlement",
+            "estimate" if usage.is_estimated else "settlement",
             figure_of(usage),
-            is_estimate=usage.is_estimated,
             is_certain=not usage.awaits_truth,
         )
 

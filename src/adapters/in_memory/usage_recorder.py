@@ -62,7 +62,7 @@ class InMemoryCorrections(Corrections):
 
     async def book_truth(self, usage_id: UUID, charged_usd: Decimal) -> Booked | None:
         self._require_reachable()
-        return self._ledger.correct(usage_id, "provider", charged_usd, is_estimate=False, is_certain=True)
+        return self._ledger.correct(usage_id, "provider", charged_usd, is_certain=True)
 
     async def write_off(self, usage_id: UUID, turn_id: UUID, reason: str) -> None:  # noqa: ARG002 - nobody reads it here
         self._require_reachable()

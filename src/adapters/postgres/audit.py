@@ -1,20 +1,16 @@
 """The audit in PostgreSQL."""
 
-import time
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
 from sqlalchemy import text
-from sqlalchemy.exc import DBAPIError
-from structlog import get_logger
 
 from adapters.postgres.invariants import INVARIANTS, SINCE, Invariant
 from adapters.postgres.one_command import transaction
 from adapters.postgres.pool import Pool, fetch_row_or_fail
 from application.ports.audit import Audit, AuditRuns, Finding, LastAudit, Violation
 
-_log: Final = get_logger(__name__)
 _SHOWN_AT_MOST: Final = 1_000
 
 _REMEMBER: Final = """
@@ -26,13 +22,12 @@ _REMEMBER: Final = """
 
 
 class PostgresAudit(Audit):
-    """Opens a connection a run, which changes nothing but the one row that tells of it."""
+    """Opens a connection for each."""
 
     def __init__(self, database_url: str) -> None:
         self._database_url = database_url
 
     def run(self, *, since: datetime | None) -> Sequence[Finding]:
-        started_s = time.monotonic()
         with transaction(self._database_url) as connection:
             # One snapshot for all: what is settled meanwhile is in every sum or in none.
             connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"))
@@ -41,23 +36,16 @@ class PostgresAudit(Audit):
                 rows = connection.exec_driver_sql(f"{_since(invariant, since)} LIMIT {_SHOWN_AT_MOST}")
                 found = [Violation(*row) for row in rows]
                 findings.append(Finding(invariant.name, invariant.meaning, found))
-        self._remember(findings, round((time.monotonic() - started_s) * 1000))
         return findings
 
-    def _remember(self, findings: Sequence[Finding], duration_ms: int) -> None:
+    def remember(self, findings: Sequence[Finding], *, duration_ms: int) -> None:
         values = {
             "duration_ms": duration_ms,
             "violations": sum(len(finding.violations) for finding in findings),
             "failed": [finding.name for finding in findings if finding.violations],
         }
-        try:
-            with transaction(self._database_url) as connection:
-                connection.execute(text(_REMEMBER), values)
-        except Exception as error:
-            if not isinstance(error.__context__, DBAPIError):
-                raise
-            # Whoever may only read can audit all the same.
-            _log.warning("audit_not_remembered", reason=str(error))
+        with transaction(self._database_url) as connection:
+            connection.execute(text(_REMEMBER), values)
 
 
 class PostgresAuditRuns(AuditRuns):

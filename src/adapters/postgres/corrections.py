@@ -29,7 +29,6 @@ class PostgresCorrections(Corrections):
             "source": "provider",
             "figure_usd": charged_usd,
             "figure_micros": micros,
-            "is_estimate": False,
             "is_certain": True,
         }
         while True:
@@ -57,10 +56,9 @@ async def correct_settled(pool: Pool, usage: TokenUsage) -> None:
     exact_usd = usage.cost.charged_usd
     parameters: Mapping[str, Any] = {
         "usage_id": usage.id,
-        "source": "settlement",
+        "source": "estimate" if usage.is_estimated else "settlement",
         "figure_usd": Decimal(usage.cost.micros) / _MICROS if exact_usd is None else exact_usd,
         "figure_micros": usage.cost.micros,
-        "is_estimate": usage.is_estimated,
         "is_certain": not usage.awaits_truth,
     }
     while True:

@@ -74,6 +74,22 @@ _END_COLUMNS: Final = {
 }
 _MARKS: Final = ("moved_project_budget_id", "moved_session_budget_id", "moved_area_id")
 
+_PARKED_COLUMNS: Final = {
+    "id": "uuid",
+    "turn_id": "uuid",
+    "project_id": "uuid",
+    "session_id": "uuid",
+    "actor_kind": "text",
+    "actor_id": "text",
+    "provider": "text",
+    "model_name": "text",
+    "cost_micros": "bigint",
+    "charged_usd": "numeric",
+    "estimated": "boolean",
+    "created_at": "timestamptz",
+}
+"""Columns of `parked_usage` that a record brings. What `token_usage` refuses may be in any of the others."""
+
 
 def names(columns: dict[str, str]) -> str:
     """The columns of a statement's list."""
@@ -89,34 +105,31 @@ def typed(columns: dict[str, str]) -> str:
     return ", ".join(f"{name} {kind}" for name, kind in columns.items())
 
 
-def _handed() -> str:
+def _handed(columns: dict[str, str]) -> str:
     """The records, with the counters they are to move: looked up in the snapshot in which these are locked."""
     brought = {
-        **ROW_COLUMNS,
+        **columns,
+        "generation_id": "text",
         "project_id": "uuid",
         "area": "text",
         "traceparent": "text",
         "awaits_truth": "boolean",
     }
-    # A record that is parked may hold what its column refuses: the counters' columns are all that is read of it then.
     return f"""
         handed AS (
-            SELECT DISTINCT ON (r.id) r.*, of_project.id AS moved_project_budget_id,
+            SELECT r.*, of_project.id AS moved_project_budget_id,
                 of_session.id AS moved_session_budget_id, area.id AS moved_area_id
             FROM json_to_recordset(%(rows)s::json) AS r ({typed(brought)})
             LEFT JOIN budgets of_project ON of_project.project_id = r.project_id
             LEFT JOIN budgets of_session ON of_session.session_id = r.session_id
             LEFT JOIN agent_areas area ON area.project_id = r.project_id AND area.key = r.area
-            ORDER BY r.id
         )"""
 
 
 _ENDED: Final = f"""
         ends AS (
-            SELECT DISTINCT ON (e.turn_id) e.*
-            FROM json_to_recordset(%(ends)s::json) AS e
+            SELECT e.* FROM json_to_recordset(%(ends)s::json) AS e
                 ({typed({**START_COLUMNS, **_END_COLUMNS, "has_chat_row": "boolean"})})
-            ORDER BY e.turn_id
         ), ended AS (
             INSERT INTO turn_starts AS s ({names({**START_COLUMNS, **_END_COLUMNS})})
             SELECT {names({**START_COLUMNS, **_END_COLUMNS})} FROM ends ORDER BY turn_id
@@ -257,30 +270,43 @@ _TRUTHS: Final = """
                 (usage_id, turn_id, project_id, provider, generation_id, booked_micros, created_at, ask_after)
             SELECT id, turn_id, project_id, provider::text, generation_id, cost_micros, created_at, created_at
             FROM written WHERE awaits_truth
+            UNION ALL
+            -- The router may have been charged, and no row will say so: what is held for it stays to be written off.
+            SELECT router_usage_id, turn_id, project_id, provider, NULL, 0, ended_at, ended_at
+            FROM ends JOIN ended USING (turn_id)
+            WHERE router_outcome = 'unseen'
+                AND EXISTS (SELECT FROM budget_holds h WHERE h.turn_id = ends.turn_id AND h.router_micros > 0)
             ON CONFLICT (usage_id) DO NOTHING
             RETURNING usage_id
         )"""
 
-SETTLE: Final = f"""WITH {_handed()}, inserted AS (
+SETTLE: Final = f"""WITH {_handed(ROW_COLUMNS)}, inserted AS (
             INSERT INTO token_usage ({names(ROW_COLUMNS)}, {", ".join(_MARKS)})
-            SELECT {names(ROW_COLUMNS)}, {", ".join(_MARKS)} FROM handed ORDER BY id
+            SELECT {names(ROW_COLUMNS)}, {", ".join(_MARKS)} FROM handed
+            WHERE NOT EXISTS (SELECT FROM parked_usage p WHERE p.id = handed.id) ORDER BY id
             ON CONFLICT (id) DO NOTHING
             RETURNING id
-        ), written AS (SELECT handed.* FROM handed JOIN inserted USING (id)),
+        ), sessions_kept AS (
+            -- Whoever deletes a session wants its budget next: without this, each would have what the other waits for.
+            SELECT s.id FROM sessions s WHERE s.id IN (SELECT session_id FROM handed)
+            ORDER BY s.id FOR KEY SHARE
+        ), written AS (
+            SELECT handed.* FROM handed JOIN inserted USING (id)
+            WHERE (SELECT count(*) FROM sessions_kept) >= 0
+        ),
         {_ENDED}, {_HOLD_MOVES}, {_MOVES}, {_TRUTHS}
     SELECT coalesce(json_agg(h.id), '[]')::text
     FROM handed h LEFT JOIN token_usage t ON t.id = h.id
     WHERE NOT EXISTS (SELECT FROM inserted i WHERE i.id = h.id)
         AND (t.id IS NULL OR t.cost_micros <> h.cost_micros OR t.charged_usd IS DISTINCT FROM h.charged_usd)
 """.encode()
-"""Takes `rows` and `ends`, JSON lists. Gives the ids of rows that were there, or may have been, with another figure."""
+"""Takes `rows` and `ends`, JSON lists with each id once. Gives the ids of rows that were there, or may have been, with
+another figure."""
 
-PARK: Final = f"""WITH {_handed()}, inserted AS (
-            INSERT INTO parked_usage (id, turn_id, project_id, session_id, actor_kind, actor_id, provider, model_name,
-                cost_micros, charged_usd, estimated, created_at, record, reason, {", ".join(_MARKS)})
-            SELECT id, turn_id, project_id, session_id, actor_kind::text, actor_id, provider::text, model_name,
-                cost_micros, charged_usd, estimated, created_at, %(record)s::jsonb, %(reason)s, {", ".join(_MARKS)}
-            FROM handed
+PARK: Final = f"""WITH {_handed(_PARKED_COLUMNS)}, inserted AS (
+            INSERT INTO parked_usage ({names(_PARKED_COLUMNS)}, record, reason, {", ".join(_MARKS)})
+            SELECT {names(_PARKED_COLUMNS)}, %(record)s::jsonb, %(reason)s, {", ".join(_MARKS)} FROM handed
+            WHERE NOT EXISTS (SELECT FROM token_usage t WHERE t.id = handed.id)
             ON CONFLICT (id) DO NOTHING
             RETURNING id
         ), written AS (SELECT handed.* FROM handed JOIN inserted USING (id)),
@@ -301,10 +327,11 @@ CORRECT: Final = f"""WITH original AS (
             SELECT count(*) AS corrections, coalesce(sum(delta_micros), 0) AS micros,
                 coalesce(sum(delta_usd), 0) AS usd,
                 coalesce(bool_or(source = 'provider'), false) AS has_truth,
+                coalesce(bool_or(source <> 'estimate'), false) AS has_more_than_estimates,
                 coalesce(bool_or(source = %(source)s AND figure_usd = %(figure_usd)s), false) AS is_known
             FROM usage_corrections WHERE usage_id = %(usage_id)s
         ), effective AS (
-            SELECT o.*, b.corrections, b.has_truth, b.is_known,
+            SELECT o.*, b.corrections, b.has_truth, b.has_more_than_estimates, b.is_known,
                 coalesce(o.charged_usd, o.cost_micros::numeric / 1000000) AS original_usd,
                 o.cost_micros + b.micros AS now_micros,
                 coalesce(o.charged_usd, o.cost_micros::numeric / 1000000) + b.usd AS now_usd
@@ -314,8 +341,8 @@ CORRECT: Final = f"""WITH original AS (
                     WHEN %(source)s = 'provider' AND now_usd = %(figure_usd)s AND now_micros = %(figure_micros)s
                         THEN 'equal'
                     WHEN is_known THEN 'known'
-                    WHEN %(source)s = 'settlement' AND (original_usd = %(figure_usd)s OR has_truth
-                        OR (%(is_estimate)s AND NOT estimated)) THEN 'known'
+                    WHEN %(source)s <> 'provider' AND (original_usd = %(figure_usd)s OR has_truth) THEN 'known'
+                    WHEN %(source)s = 'estimate' AND (NOT estimated OR has_more_than_estimates) THEN 'known'
                     ELSE 'corrected' END AS verdict
             FROM effective e
         ), inserted AS (
@@ -330,17 +357,17 @@ CORRECT: Final = f"""WITH original AS (
                 (SELECT id FROM agent_areas WHERE id = d.moved_area_id)
             FROM decided d WHERE d.verdict = 'corrected'
             -- Somebody else has booked one since: this one is to be decided again.
-            ON CONFLICT (usage_id, ordinal) DO NOTHING
+            ON CONFLICT DO NOTHING
             RETURNING usage_id, delta_micros, {", ".join(_MARKS)}
         ), written AS (
             SELECT usage_id AS id, delta_micros AS cost_micros, {", ".join(_MARKS)}, NULL::text AS traceparent
             FROM inserted
         ), closed AS (
-            UPDATE usage_truths t SET state = CASE d.verdict WHEN 'corrected' THEN 'corrected' ELSE 'equal' END,
-                truth_micros = %(figure_micros)s, closed_at = now()
+            -- What corrected it stays so: who brings the same truth after that finds it equal.
+            UPDATE usage_truths t SET state = d.verdict, truth_micros = %(figure_micros)s, closed_at = now()
             FROM decided d
             WHERE t.usage_id = d.id AND %(source)s = 'provider'
-                AND (d.verdict <> 'corrected' OR EXISTS (SELECT FROM inserted))
+                AND (EXISTS (SELECT FROM inserted) OR (d.verdict = 'equal' AND t.state <> 'corrected'))
             RETURNING t.usage_id
         ), hold_moves AS (
             SELECT d.turn_id, d.id = d.turn_id AND %(is_certain)s AS frees_chat, 0 AS takes_chat,
@@ -353,8 +380,8 @@ CORRECT: Final = f"""WITH original AS (
         ), {_MOVES}
     SELECT d.verdict, d.now_micros, (SELECT count(*) FROM inserted) FROM decided d
 """.encode()
-"""Takes `usage_id`, `source`, `figure_usd`, `figure_micros`, `is_estimate` and `is_certain`. Gives the verdict, what
-the row came to before, and how many corrections were booked; no row: there is no such record."""
+"""Takes `usage_id`, `source`, `figure_usd`, `figure_micros` and `is_certain`. Gives the verdict, what the row came to
+before, and how many corrections were booked; no row: there is no such record."""
 
 WRITE_OFF: Final = f"""WITH closed AS (
             UPDATE usage_truths SET state = 'irreconcilable', reason = %(reason)s, closed_at = now()

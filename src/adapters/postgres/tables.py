@@ -509,7 +509,8 @@ usage_corrections = Table(
     UniqueConstraint("usage_id", "ordinal"),
     info={"revision": "py0004"},
 )
-"""What a row turned out to have cost beside what it says, up or down. `source`: `provider` or `settlement`."""
+"""What a row turned out to have cost beside what it says, up or down. `source`: `provider`, `settlement`, or
+`estimate` for one that settled second with an estimate."""
 Index(None, usage_corrections.c.usage_created_at)
 
 parked_usage = Table(
@@ -563,12 +564,13 @@ counter_openings = Table(
     "counter_openings",
     metadata,
     Column("counter_id", Uuid, primary_key=True),
+    Column("origin_id", Uuid, primary_key=True),
     Column("opening_micros", BigInteger, nullable=False),
     Column("created_at", DateTime(timezone=True), nullable=False, server_default=text("now()")),
     info={"revision": "py0004"},
 )
-"""What a budget's or area's counter holds that no row explains: what it held when it was first seen, and what went
-with sessions that were deleted since."""
+"""What a budget's or area's counter holds that no row explains: what it held when it was first seen (`origin_id` is the
+counter itself), and what went with each session that was deleted since (`origin_id` is the session)."""
 
 audit_runs = Table(
     "audit_runs",

@@ -3,7 +3,7 @@
 import asyncio
 import contextvars
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
@@ -33,16 +33,22 @@ _PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
 _LAST_S: Final = 0.25
 """At the end, for what the next process can write as well."""
-_MOST_TOKENS: Final = 2**31 - 1
 
-_TRY_AGAIN_WHOLE: Final = frozenset({"40001", "40P01", "57014"})
-"""Serialization failure, deadlock: PostgreSQL chose this one of two to give way. Or a server too slow just now."""
+_TRY_AGAIN_WHOLE: Final = frozenset({"40001", "40P01"})
+"""Serialization failure, deadlock: PostgreSQL chose this one of two to give way."""
+
+_TOO_SLOW: Final = "57014"
+"""The server took longer than it is given; half of a batch may take half as long."""
 
 _HELD_UP: Final = "55P03"
 """Somebody else has held a lock for longer than we wait for one."""
 
 _POINTS_NOWHERE: Final = "23503"
 """A foreign key: what the record belongs to is gone."""
+
+_OF_THE_RECORD: Final = ("44", "54", "P0", "XX")
+"""Classes of refusals that are about what was handed over, beside bad data and constraints: views, limits of the
+program, triggers, damage. All others are about the server, its disk or its schema, and pass."""
 
 
 class _Row(msgspec.Struct):
@@ -248,9 +254,9 @@ class PostgresUsageRecorder(UsageRecorder):
         usage, end = settlement.usage, settlement.end
         kept = self._journal.keep(settlement)
         if self._is_closed:
-            if not (kept.done() and kept.result()):
+            if not (is_kept := await kept):
                 self._report(settlement, "the recorder is closed")
-            return await kept
+            return is_kept
         try:
             row = None if usage is None else _encode(_row_of(usage))
             ending = None if end is None else _encode(self._end_of(settlement, end))
@@ -361,16 +367,23 @@ class PostgresUsageRecorder(UsageRecorder):
             self._flushed(batch.records)
 
     async def _settle(self, records: list[_Handed]) -> None:
-        rows = [handed.row for handed in records if handed.row is not None]
-        ends = [handed.end for handed in records if handed.end is not None]
+        rows: dict[UUID, bytes] = {}
+        ends: dict[UUID, bytes] = {}
+        others: set[UUID] = set()
+        for handed in records:
+            settlement = handed.settlement
+            if handed.row is not None and rows.setdefault(settlement.id, handed.row) is not handed.row:
+                others.add(settlement.id)
+            if handed.end is not None:
+                ends.setdefault(settlement.turn_id, handed.end)
         deadline_s = asyncio.get_running_loop().time() + self._patience_s
-        parameters = {"rows": _list_of(rows), "ends": _list_of(ends)}
+        parameters = {"rows": _list_of(rows.values()), "ends": _list_of(ends.values())}
         found = await fetch_row(self._pool, SETTLE, parameters, deadline_s=deadline_s)
         assert found is not None
-        if found[0] == "[]":
+        if found[0] == "[]" and not others:
             return
         # Rare: somebody has settled these before, with another figure.
-        others = set(msgspec.json.decode(found[0], type=list[UUID]))
+        others.update(msgspec.json.decode(found[0], type=list[UUID]))
         for handed in records:
             if handed.settlement.usage is not None and handed.settlement.id in others:
                 await correct_settled(self._pool, handed.settlement.usage)
@@ -428,21 +441,27 @@ class PostgresUsageRecorder(UsageRecorder):
         elif error.sqlstate in _TRY_AGAIN_WHOLE:
             await asyncio.sleep(_PAUSE_S)
             self._again.append(_Batch(records))
-        elif is_connection_failure(error):
-            # In front of what has come since: it is written in order.
-            self._again.appendleft(_Batch(records))
-            pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, _LONGEST_PAUSE_S)
-            await asyncio.sleep(pause_s)
-        elif len(records) > 1:
+        elif len(records) > 1 and (error.sqlstate == _TOO_SLOW or _is_of_a_record(error)):
             # One record is at fault, and must not take its neighbours with it.
             middle = len(records) // 2
             self._again.extend((_Batch(records[:middle]), _Batch(records[middle:])))
+        elif not _is_of_a_record(error):
+            await self._wait_for_the_server(records, error)
         elif records[0].row is not None and error.sqlstate == _POINTS_NOWHERE and records[0].names_model:
             # The model may have been deleted since the turn read of it; a session that is gone fails again.
             records[0].leave_out_model()
             self._again.append(_Batch(records))
         else:
             await self._park(records[0], error)
+
+    async def _wait_for_the_server(self, records: list[_Handed], error: psycopg.Error) -> None:
+        """It is away, or takes nothing from anybody: a standby, a full disk, a schema that is being altered."""
+        if not is_connection_failure(error):  # which the pool tells of
+            _log.error("settling_failed", error=type(error).__name__, sqlstate=error.sqlstate)
+        # In front of what has come since: it is written in order.
+        self._again.appendleft(_Batch(records))
+        pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, _LONGEST_PAUSE_S)
+        await asyncio.sleep(pause_s)
 
     async def _park(self, handed: _Handed, refusal: psycopg.Error) -> None:
         """The ledger refuses it for good. The money was spent all the same."""
@@ -451,37 +470,33 @@ class PostgresUsageRecorder(UsageRecorder):
         if usage is None:
             self._give_up(handed, f"the database refused it: {reason}")
             return
-        row = _row_of(usage)
-        fitting = msgspec.structs.replace(
-            row,
-            input_tokens=min(row.input_tokens, _MOST_TOKENS),
-            output_tokens=min(row.output_tokens, _MOST_TOKENS),
-            latency_ms=min(row.latency_ms, _MOST_TOKENS),
-        )
+        row = _encode(_row_of(usage))
         parameters = {
-            "rows": _list_of([_encode(fitting)]),
+            "rows": _list_of([row]),
             "ends": _list_of([] if handed.end is None else [handed.end]),
-            "record": _encode(row).decode(),
+            "record": row.decode(),
             "reason": reason,
         }
         deadline_s = asyncio.get_running_loop().time() + self._patience_s
         try:
-            await fetch_row(self._pool, PARK, parameters, deadline_s=deadline_s)
+            found = await fetch_row(self._pool, PARK, parameters, deadline_s=deadline_s)
+            assert found is not None
+            is_new = found[0] > 0
+            if not is_new:
+                await correct_settled(self._pool, usage)
         except psycopg.Error as error:
-            if (
-                error.sqlstate == _HELD_UP
-                or error.sqlstate in _TRY_AGAIN_WHOLE
-                or is_connection_failure(error)
-            ):
-                await asyncio.sleep(_PAUSE_S)
-                self._again.append(_Batch([handed]))
-            else:
+            if _is_of_a_record(error):
                 self._give_up(
                     handed, f"the database refused it: {reason}, and parked: SQLSTATE {error.sqlstate}"
                 )
+            elif error.sqlstate == _HELD_UP:
+                self._set_apart([handed])
+            else:
+                await self._wait_for_the_server([handed], error)
             return
-        handed.context.run(_log.error, "usage_parked", reason=reason, id=str(usage.id))
-        self._on_parked()
+        if is_new:
+            handed.context.run(_log.error, "usage_parked", reason=reason, id=str(usage.id))
+            self._on_parked()
         self._flushed([handed])
 
     def _set_apart(self, records: list[_Handed]) -> None:
@@ -546,7 +561,14 @@ class PostgresUsageRecorder(UsageRecorder):
             _log.error("turn_end_unrecorded", reason=reason, turn_id=str(settlement.turn_id))
 
 
-def _list_of(documents: list[bytes]) -> str:
+def _is_of_a_record(error: psycopg.Error) -> bool:
+    """Whether it would be refused again, whenever it came."""
+    if isinstance(error, psycopg.DataError | psycopg.IntegrityError):
+        return True
+    return error.sqlstate is not None and error.sqlstate.startswith(_OF_THE_RECORD)
+
+
+def _list_of(documents: Iterable[bytes]) -> str:
     return (b"[" + b",".join(documents) + b"]").decode()
 
 

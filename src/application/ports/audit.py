@@ -37,8 +37,12 @@ class Audit(Protocol):
 
     def run(self, *, since: datetime | None) -> Sequence[Finding]:
         """Every invariant, all of one moment. `since` leaves out older rows where rows are checked one by one; sums
-        are always whole. The run is remembered.
+        are always whole. Changes nothing.
         """
+        ...
+
+    def remember(self, findings: Sequence[Finding], *, duration_ms: int) -> None:
+        """Keep what a run found as the last one's, for whoever asks without running one."""
         ...
 
 

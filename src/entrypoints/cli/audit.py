@@ -3,11 +3,12 @@
 import argparse
 import json
 import os
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from entrypoints.cli.subcommand import Subcommands, opened_database
+from entrypoints.cli.subcommand import Subcommands, opened_database, say
 from entrypoints.settings import read_settings
 
 if TYPE_CHECKING:
@@ -40,13 +41,18 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.sql:
         from entrypoints.container import INVARIANTS  # slow to load: usage is said without it
 
-        print(
-            "\n\n".join(f"-- {one.name}: {one.meaning}\n{one.sql};" for one in INVARIANTS).replace("%%", "%")
-        )
+        print("\n\n".join(f"-- {one.name}: {one.meaning}\n{one.sql};" for one in INVARIANTS))
         return 0
+    from application.ports.database import DatabaseFailed
+
     with opened_database(read_settings(os.environ)) as container:
         container.require_current_database()
-        findings = container.audit().run(since=arguments.since)
+        audit, started_s = container.audit(), time.monotonic()
+        findings = audit.run(since=arguments.since)
+        try:
+            audit.remember(findings, duration_ms=round((time.monotonic() - started_s) * 1000))
+        except DatabaseFailed as error:
+            say(f"the metrics will not tell of this audit, since it could not be noted down: {error}")
     print(_as_json(findings) if arguments.json else _as_text(findings))
     return 1 if any(finding.violations for finding in findings) else 0
 

@@ -13,7 +13,12 @@ from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.params import FromPath
 from litestar.types import ASGIApp
 
-from entrypoints.background import ask_for_the_truth, settle_for_the_dead, tell_of_audits
+from entrypoints.background import (
+    ask_for_the_truth,
+    release_stray_holds,
+    settle_for_the_dead,
+    tell_of_audits,
+)
 from entrypoints.container import Container
 from entrypoints.http.openapi import SECURITY, TurnOperation, TurnStreamOperation
 from entrypoints.http.owners import owners_router
@@ -109,6 +114,7 @@ def create_app(container: Container, patience: Patience | None = None) -> Litest
             await stack.enter_async_context(_running(container.turn_starts().run()))
             stack.push_async_callback(container.generation_records().close)
             await stack.enter_async_context(_running(settle_for_the_dead(container)))
+            await stack.enter_async_context(_running(release_stray_holds(container)))
             await stack.enter_async_context(_running(tell_of_audits(container)))
             if settings.reconciles:
                 await stack.enter_async_context(_running(ask_for_the_truth(container)))

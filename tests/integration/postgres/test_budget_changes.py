@@ -81,7 +81,7 @@ async def test_a_settlement_that_waited_for_a_change_goes_by_the_new_limit(world
     with psycopg.connect(world.database_url) as connection:
         connection.execute(
             budgets._SET_PROJECTS,
-            {"project_id": world.project_id, "limit_micros": 1_000, "policy": "allow"},
+            {"project_id": world.project_id, "limit_micros": 1_000, "policy": "allow", "is_strict": None},
         )
         settling = asyncio.create_task(world.recorder.record(row_of(usage_of(world, 30))))
         await until_it_waits_for_a_lock(world, settling)
@@ -99,7 +99,8 @@ async def test_a_settlement_that_waited_announces_again_what_was_armed_meanwhile
     add_budget(world, 100, 95, 90)
     with psycopg.connect(world.database_url) as connection:
         connection.execute(
-            budgets._SET_PROJECTS, {"project_id": world.project_id, "limit_micros": 200, "policy": None}
+            budgets._SET_PROJECTS,
+            {"project_id": world.project_id, "limit_micros": 200, "policy": None, "is_strict": None},
         )
         settling = asyncio.create_task(world.recorder.record(row_of(usage_of(world, 50))))
         await until_it_waits_for_a_lock(world, settling)

@@ -10,12 +10,13 @@ from uuid import UUID, uuid4
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from adapters.in_memory.ledger import AreaEntry, BudgetEntry
 from application.ports.corrections import Verdict
 from application.ports.holds import HoldRequest
 from domain.budget import BudgetScope
-from domain.settlement import RouterOutcome, Settlement, TurnEnd, TurnOutcome, TurnStart
+from domain.settlement import RouterOutcome, Settlement, TurnEnd, TurnOutcome
 from domain.usage import Cost, Prices, TokenUsage
 from tests.support.ledger_worlds import PostgresWorld, postgres_world, row_of, start_of, usage_of
 
@@ -39,7 +40,10 @@ def spent(world: PostgresWorld) -> int:
 
 
 def deltas(world: PostgresWorld) -> list[int]:
-    return [row["delta_micros"] for row in world.execute("SELECT delta_micros FROM usage_corrections ORDER BY ordinal")]
+    return [
+        row["delta_micros"]
+        for row in world.execute("SELECT delta_micros FROM usage_corrections ORDER BY ordinal")
+    ]
 
 
 def truth_state(world: PostgresWorld, usage_id: UUID) -> tuple[str, int | None]:
@@ -80,17 +84,6 @@ async def test_a_row_that_is_parked_is_not_entered_beside_itself(world: Postgres
     assert not world.rows()
     assert deltas(world) == [2]
     assert spent(world) == 12
-
-
-async def test_a_row_that_went_with_its_session_does_not_count_again(world: PostgresWorld) -> None:
-    session_id = world.add_session(world.project_id)
-    usage = usage_of(world, 10, session_id=session_id)
-    assert await world.recorder.record(row_of(usage))
-    world.delete_session(session_id)
-
-    assert await world.recorder.record(row_of(usage))
-
-    assert spent(world) == 10
 
 
 async def test_two_figures_of_one_row_handed_over_at_once_both_count(world: PostgresWorld) -> None:
@@ -136,7 +129,7 @@ async def test_a_truth_that_was_known_before_changes_no_state(world: PostgresWor
 
 
 async def test_a_database_that_only_reads_for_a_while_loses_and_parks_nothing(world: PostgresWorld) -> None:
-    name = psycopg.conninfo.conninfo_to_dict(world.database_url)["dbname"]
+    name = conninfo_to_dict(world.database_url)["dbname"]
     world.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
     world.execute(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"

@@ -1,0 +1,1 @@
+"""The fault rig: turns under every fault at once, and a reckoning with the provider's bill."""
