@@ -172,7 +172,7 @@ async def test_a_turn_killed_while_the_router_is_asked_has_the_routers_part_only
             assert asking.exception() is not None
 
     async with process(tmp_path / "second", database_url, simulator, journal):
-        await eventually(lambda: ledger(database_url, world), within_s=20)
+        await eventually(lambda: [one for one in starts(database_url) if one["ended_at"]], within_s=20)
 
     (row,) = ledger(database_url, world)
     assert (row["model_name"], row["estimated"], row["generation_id"]) == ("typesafe/jev-1.13", True, None)

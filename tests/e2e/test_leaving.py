@@ -192,7 +192,7 @@ async def test_comments_are_no_life(
         took_s = time.monotonic() - started
 
     assert got.answer["errorCode"] == "timeout"
-    assert 0.4 < took_s < 3
+    assert 0.4 < took_s < 6
     (row,) = ledger(database_url, world)
     assert (row["estimated"], row["output_tokens"]) == (True, 0)
 

@@ -17,6 +17,7 @@ _BESIDE_TURNS = (
     "INSERT INTO turn_starts AS s",
     "FROM usage_truths",
     "FROM audit_runs",
+    "WITH stray AS",
 )
 """What a process does by the clock, however many turns there are."""
 

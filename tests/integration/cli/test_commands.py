@@ -256,8 +256,9 @@ def test_ctrl_d_where_the_key_is_asked_for_ends_it(environ: dict[str, str]) -> N
     deadline_s = time.monotonic() + 60
     while "not shown" not in seen and time.monotonic() < deadline_s:
         if select.select([ours], [], [], 0.1)[0]:
-            seen += os.read(ours, 4096).decode()
-            if seen.rstrip().endswith("]:") or seen.rstrip().endswith("]"):
+            said = os.read(ours, 4096).decode()
+            seen += said
+            if said.rstrip().endswith(("]:", "]")):  # a question, and not the echo of the answer to it
                 os.write(ours, b"\n")
     os.write(ours, b"\x04")
     try:

@@ -19,7 +19,7 @@ from domain.usage import TokenUsage
 from tests.support.ledger_worlds import in_memory_world, row_of, usage_of
 
 LOCK_PATIENCE_S = 0.5
-PATIENCE_S = 2.0
+PATIENCE_S = 4.0
 
 
 class Database:
