@@ -259,29 +259,27 @@ _TRIGGERS = {
     "brabo_api_delete_session": ("TRIGGER", "BEFORE DELETE", "sessions", ""),
 }
 
-_FIRST_OPENINGS = (
-    """
-    INSERT INTO counter_openings (counter_id, origin_id, opening_micros)
-    SELECT b.id, b.id, b.spent_micros - coalesce(u.micros, 0)
-    FROM budgets b LEFT JOIN (
-        SELECT s.project_id, sum(t.cost_micros) AS micros FROM token_usage t JOIN sessions s ON s.id = t.session_id
-        WHERE t.turn_id IS NULL GROUP BY s.project_id
-        UNION ALL
-        SELECT session_id, sum(cost_micros) FROM token_usage WHERE turn_id IS NULL GROUP BY session_id
-    ) u (owner_id, micros) ON u.owner_id = coalesce(b.project_id, b.session_id)
-    ON CONFLICT (counter_id, origin_id) DO NOTHING
-    """,
-    """
-    INSERT INTO counter_openings (counter_id, origin_id, opening_micros)
-    SELECT a.id, a.id, a.spent_micros - coalesce(u.micros, 0)
-    FROM agent_areas a LEFT JOIN (
-        SELECT s.project_id, brabo_api_area_of(t.actor_id) AS key, sum(t.cost_micros) AS micros
+# One look at the rows for all of them, since nobody can write any meanwhile.
+_FIRST_OPENINGS = """
+    WITH unmarked AS MATERIALIZED (
+        SELECT s.project_id, t.session_id, CASE t.actor_kind WHEN 'agent' THEN brabo_api_area_of(t.actor_id) END AS key,
+            sum(t.cost_micros) AS micros
         FROM token_usage t JOIN sessions s ON s.id = t.session_id
-        WHERE t.turn_id IS NULL AND t.actor_kind = 'agent' GROUP BY 1, 2
-    ) u ON u.project_id = a.project_id AND u.key = a.key
+        WHERE t.turn_id IS NULL GROUP BY 1, 2, 3
+    ), explained AS (
+        SELECT b.id, sum(u.micros) AS micros FROM budgets b JOIN unmarked u ON u.project_id = b.project_id GROUP BY b.id
+        UNION ALL
+        SELECT b.id, sum(u.micros) FROM budgets b JOIN unmarked u ON u.session_id = b.session_id GROUP BY b.id
+        UNION ALL
+        SELECT a.id, sum(u.micros)
+        FROM agent_areas a JOIN unmarked u ON u.project_id = a.project_id AND u.key = a.key GROUP BY a.id
+    )
+    INSERT INTO counter_openings (counter_id, origin_id, opening_micros)
+    SELECT c.id, c.id, c.spent_micros - coalesce(e.micros, 0)
+    FROM (SELECT id, spent_micros FROM budgets UNION ALL SELECT id, spent_micros FROM agent_areas) c
+    LEFT JOIN explained e ON e.id = c.id
     ON CONFLICT (counter_id, origin_id) DO NOTHING
-    """,
-)
+"""
 
 
 def upgrade() -> None:
@@ -304,8 +302,7 @@ def upgrade() -> None:
         op.execute(
             f"CREATE {kind} {name} {when} ON {table} {deferral} FOR EACH ROW EXECUTE FUNCTION {name}()"
         )
-    for opening in _FIRST_OPENINGS:
-        op.execute(opening)
+    op.execute(_FIRST_OPENINGS)
 
 
 def downgrade() -> None:

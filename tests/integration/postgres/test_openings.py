@@ -4,7 +4,6 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -277,14 +276,14 @@ async def test_a_budget_behind_a_writer_that_does_not_end_is_refused(
     """Everybody who writes rows would wait behind it: those records count as held up after 5 s."""
     with psycopg.connect(world.database_url) as stuck:
         stuck.execute("LOCK TABLE token_usage IN ROW EXCLUSIVE MODE")
-        started_at = datetime.now(UTC)
+        statement = "INSERT INTO budgets (project_id, limit_micros) VALUES (%s, 5)"
+        making = asyncio.create_task(asyncio.to_thread(other.execute, statement, (world.project_id,)))
+        await asyncio.sleep(3)
+        assert not making.done()
+        await asyncio.wait({making}, timeout=3)
+        stuck.rollback()
         with pytest.raises(psycopg.errors.LockNotAvailable):
-            await asyncio.to_thread(
-                other.execute,
-                "INSERT INTO budgets (project_id, limit_micros) VALUES (%s, 5)",
-                (world.project_id,),
-            )
-        assert 3.5 < (datetime.now(UTC) - started_at).total_seconds() < 5
+            await making
     assert world.execute("SELECT count(*) AS budgets FROM budgets") == [{"budgets": 0}]
 
 
